@@ -1,0 +1,96 @@
+# Foresay. `make` builds ./foresay; `make help` lists the targets.
+#   CONFIG=release|debug|tsan  debug: address + undefined sanitizers; tsan: thread sanitizer
+#   CC=gcc|clang               any C11 compiler
+CONFIG ?= release
+CC = cc
+B := build/$(CONFIG)
+ARCH := $(shell uname -m)
+OS := $(shell uname -s)
+VERSION := 0.1.0
+
+PKGS := libpcre2-8 libutf8proc libxxhash libedit
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS))
+PKG_LIBS := $(shell pkg-config --libs libpcre2-8 libutf8proc libedit)
+
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wundef -Wwrite-strings
+# No contraction and no value-changing maths in any object: docs/arithmetic.md fixes every rounding.
+FP := -ffp-contract=off -fno-fast-math
+CFLAGS_release := -O2 -g
+CFLAGS_debug := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+CFLAGS_tsan := -O1 -g -fsanitize=thread
+CFLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+LDFLAGS_debug := -fsanitize=address,undefined
+LDFLAGS_tsan := -fsanitize=thread
+LDFLAGS_fuzz := -fsanitize=address,undefined
+ALL_CFLAGS = -std=c11 -D_POSIX_C_SOURCE=200809L -DFORESAY_VERSION='"$(VERSION)"' -Isrc -Iinclude $(WARN) $(FP) \
+             $(CFLAGS_$(CONFIG)) $(PKG_CFLAGS) -MMD -MP $(EXTRA_CFLAGS) $(CFLAGS)
+ALL_LDFLAGS = $(LDFLAGS_$(CONFIG)) $(LDFLAGS)
+LIBS := $(PKG_LIBS) -lpthread -lm
+
+SRC := $(filter-out src/kernel/cpu/isa_%,$(wildcard src/*/*.c src/*/*/*.c))
+ISA := src/kernel/cpu/isa_scalar.c
+ifneq ($(filter x86_64 amd64,$(ARCH)),)
+ISA += src/kernel/cpu/isa_avx2.c
+endif
+LIB_SRC := $(filter-out src/cli/%,$(SRC)) $(ISA)
+CLI_SRC := $(filter src/cli/%,$(SRC))
+obj = $(patsubst %.c,$(B)/%.o,$(1))
+TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c tests/property/test_*.c))
+TOOLS := $(patsubst tools/%.c,$(B)/tools/%,$(wildcard tools/*.c))
+
+.PHONY: all help lib tests test check-style fuzz clean
+all: $(B)/foresay
+	@ln -sf $(B)/foresay foresay
+
+help:
+	@echo "make            build ./foresay (CONFIG=debug: sanitizers, CONFIG=tsan: thread sanitizer)"
+	@echo "make test       build and run every test this checkout carries"
+	@echo "make check-style  layers, headers, sizes, banned functions"
+	@echo "make fuzz       build the fuzz targets (clang)"
+	@echo "make clean      remove build/"
+
+$(B)/src/kernel/cpu/isa_avx2.o: ALL_CFLAGS += -mavx2 -mfma -mf16c
+# speed matters in kernel objects even when the rest is built for debugging
+$(B)/src/kernel/cpu/%.o: CFLAGS_debug += -O2
+$(B)/src/kernel/cpu/%.o: CFLAGS_release += -O3
+
+$(B)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -c $< -o $@
+
+$(B)/libforesay.a: $(call obj,$(LIB_SRC))
+	@rm -f $@
+	$(AR) rcs $@ $^
+lib: $(B)/libforesay.a
+
+$(B)/foresay: $(call obj,$(CLI_SRC)) $(B)/libforesay.a
+	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
+
+$(B)/tests/%: $(B)/tests/%.o $(B)/libforesay.a
+	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -lcmocka -o $@
+$(B)/tools/%: $(B)/tools/%.o $(B)/libforesay.a
+	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
+tests: $(TESTS) $(TOOLS)
+
+FUZZ := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(B)/libforesay.a
+	@mkdir -p $(@D)
+	$(CC) -fsanitize=fuzzer $(ALL_LDFLAGS) $^ $(LIBS) -o $@
+ifeq ($(CONFIG),fuzz)
+fuzz: $(FUZZ)
+else
+fuzz:
+	$(MAKE) CONFIG=fuzz CC=clang fuzz
+endif
+
+test: all tests
+	tests/run.sh $(B)
+
+check-style:
+	tools/check-layers
+
+clean:
+	rm -rf build foresay
+
+.SECONDARY:
+-include $(wildcard $(B)/src/*/*.d $(B)/src/*/*/*.d $(B)/tests/*/*.d $(B)/tools/*.d)

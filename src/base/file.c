@@ -1,0 +1,215 @@
+#include "base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+static int os_error(struct err *e, const char *path, const char *what)
+{
+    char why[128];
+    return err_set(e, ERR_IO, "%s: cannot %s: %s", path, what, err_os(errno, why, sizeof why));
+}
+
+static int open_regular(const char *path, size_t *size, struct err *e)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return os_error(e, path, "open");
+    if (fstat(fd, &st)) {
+        int rc = os_error(e, path, "read");
+        close(fd);
+        return rc;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        close(fd);
+        return err_set(e, ERR_IO, "%s: expected a regular file, found %s", path,
+                       S_ISDIR(st.st_mode) ? "a folder" : "a special file");
+    }
+    *size = (size_t)st.st_size;
+    return fd;
+}
+
+int file_map(struct filemap *m, const char *path, struct err *e)
+{
+    *m = (struct filemap){0};
+    size_t n;
+    int fd = open_regular(path, &n, e);
+    if (fd < 0)
+        return fd;
+    if (n) {
+        void *p = mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) {
+            int rc = os_error(e, path, "map");
+            close(fd);
+            return rc;
+        }
+        m->p = p;
+        m->n = n;
+    }
+    close(fd);
+    return 0;
+}
+
+void file_unmap(struct filemap *m)
+{
+    if (m->p)
+        munmap((void *)(uintptr_t)m->p, m->n);
+    *m = (struct filemap){0};
+}
+
+int fd_read_all(int fd, const char *name, size_t max, char **out, size_t *n, struct err *e)
+{
+    size_t cap = 4096, used = 0;
+    char *p = xmalloc(cap + 1);
+    for (;;) {
+        ssize_t got = read(fd, p + used, cap - used);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0) {
+            int rc = os_error(e, name, "read");
+            free(p);
+            return rc;
+        }
+        if (!got)
+            break;
+        used += (size_t)got;
+        if (used > max) {
+            free(p);
+            return err_set(e, ERR_LIMIT, "%s: larger than the limit of %zu bytes", name, max);
+        }
+        if (used == cap) {
+            char *q = realloc(p, 2 * cap + 1);
+            if (!q) {
+                free(p);
+                return err_set(e, ERR_NOMEM, "%s: no memory for more than %zu bytes", name, used);
+            }
+            p = q;
+            cap *= 2;
+        }
+    }
+    p[used] = 0;
+    *out = p;
+    *n = used;
+    return 0;
+}
+
+int file_read(const char *path, size_t max, char **out, size_t *n, struct err *e)
+{
+    size_t size;
+    int fd = open_regular(path, &size, e);
+    if (fd < 0)
+        return fd;
+    int rc = size > max ? err_set(e, ERR_LIMIT, "%s: %zu bytes, larger than the limit of %zu", path, size, max)
+                        : fd_read_all(fd, path, max, out, n, e);
+    close(fd);
+    return rc;
+}
+
+static int write_all(int fd, const char *p, size_t n)
+{
+    while (n) {
+        ssize_t w = write(fd, p, n);
+        if (w < 0 && errno == EINTR)
+            continue;
+        if (w < 0)
+            return -1;
+        p += w;
+        n -= (size_t)w;
+    }
+    return 0;
+}
+
+int file_write(const char *path, const void *p, size_t n, struct err *e)
+{
+    char *tmp = xmalloc(strlen(path) + 32);
+    sprintf(tmp, "%s.tmp.%ld", path, (long)getpid());
+    int rc = 0, fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        rc = os_error(e, tmp, "create");
+        free(tmp);
+        return rc;
+    }
+    if (write_all(fd, p, n) || fsync(fd))
+        rc = os_error(e, tmp, "write");
+    if (close(fd) && !rc)
+        rc = os_error(e, tmp, "write");
+    if (!rc && rename(tmp, path))
+        rc = os_error(e, path, "replace");
+    if (rc)
+        unlink(tmp);
+    free(tmp);
+    return rc;
+}
+
+bool file_exists(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st);
+}
+
+bool file_is_dir(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+int64_t file_size(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) ? -1 : (int64_t)st.st_size;
+}
+
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+int file_list(struct filelist *l, const char *dir, struct err *e)
+{
+    *l = (struct filelist){0};
+    DIR *d = opendir(dir);
+    if (!d)
+        return os_error(e, dir, "open folder");
+    int cap = 0;
+    for (struct dirent *x; (x = readdir(d));) {
+        if (!strcmp(x->d_name, ".") || !strcmp(x->d_name, ".."))
+            continue;
+        if (l->n == cap) {
+            cap = cap ? 2 * cap : 32;
+            l->name = xrealloc(l->name, (size_t)cap * sizeof *l->name);
+        }
+        l->name[l->n++] = xstrdup(x->d_name);
+    }
+    closedir(d);
+    if (l->n)
+        qsort(l->name, (size_t)l->n, sizeof *l->name, by_name);
+    return 0;
+}
+
+void file_list_free(struct filelist *l)
+{
+    for (int i = 0; i < l->n; i++)
+        free(l->name[i]);
+    free(l->name);
+    *l = (struct filelist){0};
+}
+
+char *path_join(const char *dir, const char *name)
+{
+    size_t n = strlen(dir);
+    char *p = xmalloc(n + strlen(name) + 2);
+    sprintf(p, "%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", name);
+    return p;
+}
+
+const char *path_base(const char *path)
+{
+    const char *s = strrchr(path, '/');
+    return s ? s + 1 : path;
+}

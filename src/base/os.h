@@ -1,0 +1,16 @@
+/* What differs between operating systems. One os_<name>.c each; nothing above this file has an OS #ifdef. */
+#ifndef BASE_OS_H
+#define BASE_OS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+void *os_map_anon(size_t n); // zeroed, page aligned, huge pages where they help; NULL if refused
+void os_unmap(void *p, size_t n);
+int os_cpu_count(void);          // logical CPUs this process may use
+uint64_t os_mem_total(void);     // bytes of physical memory, 0 if unknown
+uint64_t os_mem_available(void); // bytes that can be had without swapping, 0 if unknown
+uint64_t os_peak_rss(void);      // bytes, highest resident size of this process so far
+const char *os_cpu_name(void);   // static string, "" if unknown
+
+#endif

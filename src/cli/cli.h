@@ -1,0 +1,30 @@
+/* One file per verb; each verb gets the arguments after its name and returns the exit status:
+ * 0 done, 1 the job failed (one sentence on standard error), 2 unusable arguments. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include "base/err.h"
+#include "text/json.h"
+
+struct verb {
+    const char *name, *args, *help;
+    int (*run)(int argc, char **argv);
+};
+
+int cmd_probe(int argc, char **argv);
+
+/* probe's own verbs */
+int probe_tokenize(int argc, char **argv);
+int probe_detokenize(int argc, char **argv);
+int probe_render(int argc, char **argv);
+int probe_jinja(int argc, char **argv);
+int probe_sample(int argc, char **argv);
+
+/* Prints "foresay: sentence" on standard error, returns 1 (or 2 for ERR_ARG). */
+int cli_fail(const struct err *e);
+
+/* Line protocol of probe: one JSON value a line in, one out, flushed; a line that can't be served answers
+ * {"error": sentence} and the next goes on. fn appends the answer (an object, no newline) or fills *e. */
+int probe_lines(void *ud, int (*fn)(void *ud, const struct json *in, struct buf *out, struct err *e));
+
+#endif

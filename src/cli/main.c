@@ -1,0 +1,40 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+static const struct verb verbs[] = {
+    {"probe", "VERB ...", "scriptable access to each layer", cmd_probe},
+};
+
+static void usage(FILE *f)
+{
+    fprintf(f, "foresay " FORESAY_VERSION ": runs language models with their own multi-token-prediction heads\n\n"
+               "usage: foresay VERB [ARGUMENTS]\n");
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
+        fprintf(f, "  %-9s %-28s %s\n", verbs[i].name, verbs[i].args, verbs[i].help);
+    fprintf(f, "\n`foresay VERB --help` explains one. `foresay --version` prints the version.\n");
+}
+
+int cli_fail(const struct err *e)
+{
+    fprintf(stderr, "foresay: %s\n", e->msg);
+    return e->code == ERR_ARG ? 2 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version"))) {
+        printf("foresay " FORESAY_VERSION "\n");
+        return 0;
+    }
+    if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        usage(argc < 2 ? stderr : stdout);
+        return argc < 2 ? 2 : 0;
+    }
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
+        if (!strcmp(argv[1], verbs[i].name))
+            return verbs[i].run(argc - 2, argv + 2);
+    fprintf(stderr, "foresay: there is no verb \"%s\"; `foresay --help` lists them\n", argv[1]);
+    return 2;
+}
