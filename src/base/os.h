@@ -13,4 +13,14 @@ uint64_t os_mem_available(void); // bytes that can be had without swapping, 0 if
 uint64_t os_peak_rss(void);      // bytes, highest resident size of this process so far
 const char *os_cpu_name(void);   // static string, "" if unknown
 
+/* Tells the core that this is a spin loop. */
+static inline void os_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 #endif

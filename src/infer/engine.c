@@ -1,0 +1,460 @@
+#include "infer/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* Rows 1..mtp_len-1 of the head's KV belong to tokens 1..mtp_len-1; row 0 doesn't exist. */
+struct seq {
+    bool used;
+    int slot;
+    int32_t *pages; // [max_pages]
+    int n_pages;
+    int len, state_pos; // tokens committed; tokens folded into the recurrent state
+    int step_n, step_final; // its rows in the last step, not yet committed
+    int mtp_len;
+};
+
+struct subset {
+    struct subset *next;
+    struct bweight *w;
+    int32_t *ids;
+    int n;
+};
+
+struct engine {
+    struct model *m;
+    const struct mtp_head *head; // NULL: none
+    int max_rows, max_pages, n_pages, n_seqs, n_free;
+    struct seq *seqs;
+    int32_t *free_pages;
+    int *refs; // [n_pages]
+    /* one step */
+    int32_t *token, *pos, *run_of, *sel, *from; // [max_rows]; from: the caller's row index of a step row
+    struct run *runs;
+    int32_t *best;
+    float *logits, *hidden, *pair_hidden; // [logit_rows, vocab], [max_rows, ld], [n_seqs, ld]
+    int logit_rows, ld;
+    int *seq_rows; // [n_seqs] rows of each sequence while a step is laid out
+    struct subset *subsets;
+};
+
+enum { LOGIT_ROWS = 64 };
+
+int engine_open(struct engine **out, struct model *m, const struct mtp_head *head, const struct engine_options *o, struct err *e)
+{
+    struct engine *g = xcalloc(1, sizeof *g);
+    int n_ctx = o->n_ctx > 0 ? o->n_ctx : m->max_ctx;
+    g->m = m;
+    g->head = o->with_mtp && head && head->health == MTP_OK ? head : NULL;
+    g->n_seqs = o->n_seqs > 0 ? o->n_seqs : 1;
+    g->max_rows = o->max_rows > 0 ? o->max_rows : 512;
+    if (g->max_rows < 2 * PROVISIONAL_MAX)
+        g->max_rows = 2 * PROVISIONAL_MAX;
+    g->max_pages = (n_ctx + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    g->n_pages = g->max_pages + g->n_seqs; // every sequence may hold one partly filled page
+    g->ld = (m->hidden + 15) & ~15;
+    g->logit_rows = g->max_rows < LOGIT_ROWS ? g->max_rows : LOGIT_ROWS;
+    int rc = m->be->ops->setup(m->be, m->specs, m->n_specs, m->widths, g->max_rows, g->n_pages, g->n_seqs, PROVISIONAL_MAX, e);
+    if (rc) {
+        free(g);
+        return rc;
+    }
+    size_t rows = (size_t)g->max_rows;
+    g->seqs = xcalloc((size_t)g->n_seqs, sizeof *g->seqs);
+    for (int i = 0; i < g->n_seqs; i++) {
+        g->seqs[i].slot = i;
+        g->seqs[i].pages = xcalloc((size_t)g->max_pages, sizeof *g->seqs[i].pages);
+    }
+    g->refs = xcalloc((size_t)g->n_pages, sizeof *g->refs);
+    g->free_pages = xcalloc((size_t)g->n_pages, sizeof *g->free_pages);
+    for (int i = 0; i < g->n_pages; i++)
+        g->free_pages[g->n_free++] = g->n_pages - 1 - i;
+    g->token = xcalloc(rows, sizeof *g->token);
+    g->pos = xcalloc(rows, sizeof *g->pos);
+    g->run_of = xcalloc(rows, sizeof *g->run_of);
+    g->sel = xcalloc(rows, sizeof *g->sel);
+    g->from = xcalloc(rows, sizeof *g->from);
+    g->best = xcalloc(rows, sizeof *g->best);
+    g->runs = xcalloc((size_t)g->n_seqs, sizeof *g->runs);
+    g->seq_rows = xcalloc((size_t)g->n_seqs, sizeof *g->seq_rows);
+    g->hidden = mem_big(rows * (size_t)g->ld * 4);
+    g->pair_hidden = mem_big((size_t)g->n_seqs * (size_t)g->ld * 4);
+    g->logits = mem_big((size_t)g->logit_rows * (size_t)m->n_vocab * 4);
+    if (!g->hidden || !g->pair_hidden || !g->logits) {
+        engine_close(g);
+        return err_set(e, ERR_NOMEM, "no memory for %d rows of %d logits", g->logit_rows, m->n_vocab);
+    }
+    *out = g;
+    return 0;
+}
+
+void engine_close(struct engine *g)
+{
+    if (!g)
+        return;
+    for (int i = 0; i < g->n_seqs; i++)
+        free(g->seqs[i].pages);
+    while (g->subsets) {
+        struct subset *s = g->subsets;
+        g->subsets = s->next;
+        free(s->ids);
+        free(s);
+    }
+    mem_big_free(g->hidden, (size_t)g->max_rows * (size_t)g->ld * 4);
+    mem_big_free(g->pair_hidden, (size_t)g->n_seqs * (size_t)g->ld * 4);
+    mem_big_free(g->logits, (size_t)g->logit_rows * (size_t)g->m->n_vocab * 4);
+    free(g->seqs);
+    free(g->refs);
+    free(g->free_pages);
+    free(g->token);
+    free(g->pos);
+    free(g->run_of);
+    free(g->sel);
+    free(g->from);
+    free(g->best);
+    free(g->runs);
+    free(g->seq_rows);
+    free(g);
+}
+
+const struct model *engine_model(const struct engine *g) { return g->m; }
+bool engine_has_mtp(const struct engine *g) { return g->head != NULL; }
+int engine_max_rows(const struct engine *g) { return g->max_rows; }
+int engine_hidden_ld(const struct engine *g) { return g->ld; }
+int engine_pages_free(const struct engine *g) { return g->n_free; }
+int seq_len(const struct engine *g, int seq) { return g->seqs[seq].len; }
+int seq_mtp_len(const struct engine *g, int seq) { return g->seqs[seq].mtp_len; }
+
+size_t engine_bytes(const struct engine *g)
+{
+    return (size_t)g->n_pages * g->m->be->page_bytes + (size_t)g->n_seqs * g->m->be->slot_bytes;
+}
+
+/* ---- sequences and pages ------------------------------------------------------------------------------------------ */
+
+static void page_put(struct engine *g, int page)
+{
+    if (--g->refs[page] == 0)
+        g->free_pages[g->n_free++] = page;
+}
+
+static int page_get(struct engine *g)
+{
+    int page = g->free_pages[--g->n_free];
+    g->refs[page] = 1;
+    return page;
+}
+
+int seq_new(struct engine *g)
+{
+    for (int i = 0; i < g->n_seqs; i++)
+        if (!g->seqs[i].used) {
+            g->seqs[i].used = true;
+            seq_reset(g, i);
+            return i;
+        }
+    return -1;
+}
+
+void seq_reset(struct engine *g, int seq)
+{
+    struct seq *s = &g->seqs[seq];
+    for (int i = 0; i < s->n_pages; i++)
+        page_put(g, s->pages[i]);
+    s->n_pages = s->len = s->state_pos = s->step_n = s->step_final = 0;
+    s->mtp_len = 1;
+    g->m->be->ops->slot_clear(g->m->be, s->slot);
+}
+
+void seq_free(struct engine *g, int seq)
+{
+    if (seq < 0 || !g->seqs[seq].used)
+        return;
+    seq_reset(g, seq);
+    g->seqs[seq].used = false;
+}
+
+/* Settles an uncommitted step: only its final rows happened. */
+static void settle(struct engine *g, struct seq *s)
+{
+    if (s->step_n)
+        seq_commit(g, (int)(s - g->seqs), s->step_final);
+}
+
+int seq_fork(struct engine *g, int seq)
+{
+    int copy = seq_new(g);
+    if (copy < 0)
+        return -1;
+    struct seq *s = &g->seqs[seq], *d = &g->seqs[copy];
+    settle(g, s);
+    d->n_pages = (s->len + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    for (int i = 0; i < d->n_pages; i++) {
+        d->pages[i] = s->pages[i];
+        g->refs[d->pages[i]]++;
+    }
+    d->len = s->len;
+    d->state_pos = s->state_pos;
+    d->mtp_len = s->mtp_len < s->len ? s->mtp_len : s->len; // draft rows are not part of the prefix
+    if (d->mtp_len < 1)
+        d->mtp_len = 1;
+    g->m->be->ops->slot_copy(g->m->be, d->slot, s->slot);
+    return copy;
+}
+
+/* Pages for tokens [first, end) that only this sequence sees. Returns how many free pages that takes
+ * (dry) or takes them. */
+static int own_pages(struct engine *g, struct seq *s, int first, int end, bool dry)
+{
+    int need = 0;
+    for (int p = first / PAGE_TOKENS; p < (end + PAGE_TOKENS - 1) / PAGE_TOKENS; p++) {
+        bool is_new = p >= s->n_pages;
+        if (!is_new && g->refs[s->pages[p]] == 1)
+            continue;
+        need++;
+        if (dry)
+            continue;
+        int page = page_get(g);
+        if (!is_new) {
+            g->m->be->ops->page_copy(g->m->be, page, s->pages[p]);
+            page_put(g, s->pages[p]);
+        } else {
+            s->n_pages = p + 1;
+        }
+        s->pages[p] = page;
+    }
+    return need;
+}
+
+void seq_commit(struct engine *g, int seq, int n)
+{
+    struct seq *s = &g->seqs[seq];
+    if (n < s->step_final)
+        n = s->step_final;
+    if (n > s->step_n)
+        n = s->step_n;
+    s->len += n;
+    s->step_n = s->step_final = 0;
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------------ */
+
+/* Groups the rows by sequence, in order of first appearance, and checks them. Fills token, pos, runs, from. */
+static int lay_out(struct engine *g, const struct row *rows, int n, struct step *step, struct err *e)
+{
+    int n_runs = 0, at = 0;
+    if (n < 1 || n > g->max_rows)
+        return err_set(e, ERR_ARG, "a step takes 1 to %d rows, not %d", g->max_rows, n);
+    memset(g->seq_rows, 0, (size_t)g->n_seqs * sizeof *g->seq_rows);
+    for (int i = 0; i < n; i++) {
+        if (rows[i].seq < 0 || rows[i].seq >= g->n_seqs || !g->seqs[rows[i].seq].used)
+            return err_set(e, ERR_ARG, "row %d: sequence %d does not exist", i, (int)rows[i].seq);
+        if (rows[i].tok < 0 || rows[i].tok >= g->m->n_vocab)
+            return err_set(e, ERR_ARG, "row %d: token id %d is outside the vocabulary of %d", i, (int)rows[i].tok, g->m->n_vocab);
+        g->seq_rows[rows[i].seq]++;
+    }
+    int pages = 0;
+    for (int i = 0; i < n; i++) {
+        int id = rows[i].seq;
+        if (!g->seq_rows[id])
+            continue;
+        struct seq *s = &g->seqs[id];
+        settle(g, s);
+        struct run *r = &g->runs[n_runs++];
+        *r = (struct run){.slot = s->slot, .row0 = at, .pos0 = s->len, .state_pos = s->state_pos, .pages = s->pages};
+        for (int k = i; k < n; k++) {
+            if (rows[k].seq != id)
+                continue;
+            g->token[at] = rows[k].tok;
+            g->pos[at] = s->len + r->n;
+            g->run_of[at] = n_runs - 1;
+            g->from[at++] = k;
+            if (rows[k].want & ROW_FINAL) {
+                if (r->n_final != r->n)
+                    return err_set(e, ERR_ARG, "row %d: a final row follows a provisional one", k);
+                r->n_final++;
+            }
+            r->n++;
+        }
+        if (r->n - r->n_final > PROVISIONAL_MAX)
+            return err_set(e, ERR_ARG, "sequence %d: more than %d provisional rows", id, PROVISIONAL_MAX);
+        if (s->len + r->n > g->max_pages * PAGE_TOKENS)
+            return err_set(e, ERR_LIMIT, "sequence %d would pass the context limit of %d tokens", id, g->max_pages * PAGE_TOKENS);
+        pages += own_pages(g, s, s->len, s->len + r->n, true);
+        g->seq_rows[id] = 0;
+    }
+    if (pages > g->n_free)
+        return err_set(e, ERR_NOMEM, "the step needs %d more pages of KV memory, %d are free", pages, g->n_free);
+    *step = (struct step){.n_rows = n, .n_runs = n_runs, .token = g->token, .pos = g->pos, .run_of = g->run_of, .runs = g->runs};
+    return 0;
+}
+
+int engine_step(struct engine *g, const struct row *rows, int n, struct out *out, struct err *e)
+{
+    struct step step;
+    int rc = lay_out(g, rows, n, &step, e), n_logits = 0;
+    if (rc)
+        return rc;
+    for (int i = 0; i < n; i++)
+        n_logits += (rows[i].want & WANT_LOGITS) != 0;
+    if (n_logits > g->logit_rows)
+        return err_set(e, ERR_ARG, "a step gives logits for at most %d rows, not %d", g->logit_rows, n_logits);
+    for (int r = 0; r < step.n_runs; r++)
+        for (int id = 0; id < g->n_seqs; id++)
+            if (g->seqs[id].used && g->seqs[id].slot == g->runs[r].slot)
+                own_pages(g, &g->seqs[id], g->runs[r].pos0, g->runs[r].pos0 + g->runs[r].n, false);
+    model_forward(g->m, &step);
+    for (int r = 0; r < step.n_runs; r++) {
+        struct seq *s = &g->seqs[rows[g->from[g->runs[r].row0]].seq];
+        s->step_n = g->runs[r].n;
+        s->step_final = g->runs[r].n_final;
+        s->state_pos = g->runs[r].pos0 + g->runs[r].n_final;
+    }
+    /* results in the caller's order: sel holds, for each wanted row, where it stands in the step */
+    *out = (struct out){.logits = g->logits, .hidden = g->hidden};
+    for (int i = 0; i < n; i++)
+        g->best[g->from[i]] = i;
+    for (int i = 0; i < n; i++) {
+        if (rows[i].want & WANT_LOGITS)
+            g->sel[out->n_logits++] = g->best[i];
+        if (rows[i].want & WANT_HIDDEN)
+            g->m->be->ops->read(g->m->be, BUF_HIDDEN, g->best[i], 1, g->hidden + (size_t)out->n_hidden++ * (size_t)g->ld);
+    }
+    if (out->n_logits) {
+        struct head_out ho = {.logits = g->logits, .ld = g->m->n_vocab};
+        g->m->be->ops->head(g->m->be, &step, BUF_HIDDEN, g->sel, out->n_logits, g->m->head, &ho);
+    }
+    return 0;
+}
+
+/* ---- the head ------------------------------------------------------------------------------------------------------------ */
+
+int mtp_step(struct engine *g, const struct mtp_row *rows, int n, const struct subset *subset, bool want_logits, struct mtp_out *out,
+             struct err *e)
+{
+    struct backend *be = g->m->be;
+    int n_runs = 0, n_sel = 0;
+    if (!g->head || n < 1 || n > g->max_rows)
+        return err_set(e, ERR_ARG, "a draft step of %d rows without a usable head or beyond %d rows", n, g->max_rows);
+    for (int i = 0; i < n; i++) { // rows of one sequence are adjacent here
+        struct seq *s = &g->seqs[rows[i].seq];
+        bool starts = !i || rows[i - 1].seq != rows[i].seq;
+        if (starts)
+            g->runs[n_runs++] = (struct run){.slot = s->slot, .row0 = i, .pos0 = s->mtp_len, .pages = s->pages};
+        struct run *r = &g->runs[n_runs - 1];
+        g->token[i] = rows[i].tok;
+        g->pos[i] = r->pos0 + r->n;
+        g->run_of[i] = n_runs - 1;
+        r->n++;
+        if (rows[i].want & WANT_LOGITS)
+            g->sel[n_sel++] = i;
+    }
+    if (n_sel > g->logit_rows)
+        return err_set(e, ERR_ARG, "a draft step gives logits for at most %d rows, not %d", g->logit_rows, n_sel);
+    for (int r = 0; r < n_runs; r++) {
+        struct seq *s = &g->seqs[rows[g->runs[r].row0].seq];
+        int end = g->runs[r].pos0 + g->runs[r].n;
+        if (end > g->max_pages * PAGE_TOKENS || own_pages(g, s, g->runs[r].pos0, end, true) > g->n_free)
+            return err_set(e, ERR_NOMEM, "no KV memory for the draft");
+        own_pages(g, s, g->runs[r].pos0, end, false);
+    }
+    for (int i = 0; i < n; i++)
+        be->ops->write(be, BUF_HIDDEN, i, 1, rows[i].hidden ? rows[i].hidden : g->pair_hidden + (size_t)rows[i].seq * (size_t)g->ld);
+    struct step step = {.n_rows = n, .n_runs = n_runs, .token = g->token, .pos = g->pos, .run_of = g->run_of, .runs = g->runs};
+    mtp_forward(g->m, g->head, &step);
+    for (int r = 0; r < n_runs; r++) {
+        const struct run *run = &g->runs[r];
+        int seq = rows[run->row0].seq;
+        g->seqs[seq].mtp_len = run->pos0 + run->n;
+        be->ops->read(be, BUF_HIDDEN, run->row0 + run->n - 1, 1, g->pair_hidden + (size_t)seq * (size_t)g->ld);
+    }
+    *out = (struct mtp_out){.logits = want_logits ? g->logits : NULL, .best = g->best, .n = n_sel};
+    if (n_sel) {
+        struct head_out ho = {.logits = want_logits ? g->logits : NULL, .ld = subset ? subset->n : g->m->n_vocab, .best = g->best};
+        be->ops->head(be, &step, BUF_HIDDEN, g->sel, n_sel, subset ? subset->w : g->m->head, &ho);
+        for (int i = 0; subset && i < n_sel; i++)
+            g->best[i] = subset->ids[g->best[i]];
+    }
+    return 0;
+}
+
+void mtp_cut(struct engine *g, int seq, int len)
+{
+    struct seq *s = &g->seqs[seq];
+    if (len < s->mtp_len)
+        s->mtp_len = len < 1 ? 1 : len;
+}
+
+int engine_subset(struct engine *g, const int32_t *ids, int n, struct subset **out, struct err *e)
+{
+    struct subset *s = xcalloc(1, sizeof *s);
+    s->ids = xmalloc((size_t)n * sizeof *s->ids);
+    memcpy(s->ids, ids, (size_t)n * sizeof *ids);
+    s->n = n;
+    int rc = g->m->be->ops->rows(g->m->be, g->m->head, s->ids, n, &s->w, e);
+    if (rc) {
+        free(s->ids);
+        free(s);
+        return rc;
+    }
+    s->next = g->subsets;
+    g->subsets = s;
+    *out = s;
+    return 0;
+}
+
+int subset_size(const struct subset *s) { return s->n; }
+const int32_t *subset_ids(const struct subset *s) { return s->ids; }
+
+/* ---- state as bytes ---------------------------------------------------------------------------------------------------- */
+
+struct saved {
+    char magic[8];
+    int32_t len, state_pos, mtp_len, n_pages;
+    uint64_t page_bytes, slot_bytes;
+};
+
+int seq_save(struct engine *g, int seq, void **out, size_t *n, struct err *e)
+{
+    struct seq *s = &g->seqs[seq];
+    struct backend *be = g->m->be;
+    settle(g, s);
+    struct saved h = {"FSSEQ01", s->len, s->state_pos, s->mtp_len < s->len ? s->mtp_len : s->len, (s->len + PAGE_TOKENS - 1) / PAGE_TOKENS,
+                      be->page_bytes, be->slot_bytes};
+    size_t total = sizeof h + be->slot_bytes + (size_t)h.n_pages * be->page_bytes;
+    char *p = malloc(total);
+    if (!p)
+        return err_set(e, ERR_NOMEM, "no memory to save a sequence of %zu bytes", total);
+    memcpy(p, &h, sizeof h);
+    be->ops->slot_io(be, s->slot, p + sizeof h, true);
+    for (int i = 0; i < h.n_pages; i++)
+        be->ops->page_io(be, s->pages[i], p + sizeof h + be->slot_bytes + (size_t)i * be->page_bytes, true);
+    *out = p;
+    *n = total;
+    return 0;
+}
+
+int seq_load(struct engine *g, int seq, const void *p, size_t n, struct err *e)
+{
+    struct seq *s = &g->seqs[seq];
+    struct backend *be = g->m->be;
+    struct saved h;
+    if (n < sizeof h || (memcpy(&h, p, sizeof h), memcmp(h.magic, "FSSEQ01", 8)) || h.page_bytes != be->page_bytes ||
+        h.slot_bytes != be->slot_bytes || h.len < 0 || h.n_pages != (h.len + PAGE_TOKENS - 1) / PAGE_TOKENS || h.state_pos > h.len ||
+        h.state_pos < 0 || h.len - h.state_pos > PROVISIONAL_MAX || h.mtp_len > (h.len > 1 ? h.len : 1) ||
+        n != sizeof h + be->slot_bytes + (size_t)h.n_pages * be->page_bytes)
+        return err_set(e, ERR_FORMAT, "saved sequence does not fit this model");
+    seq_reset(g, seq);
+    if (h.n_pages > g->n_free || h.n_pages > g->max_pages)
+        return err_set(e, ERR_NOMEM, "no KV memory for a saved sequence of %d tokens", h.len);
+    be->ops->slot_io(be, s->slot, (char *)(uintptr_t)p + sizeof h, false);
+    own_pages(g, s, 0, h.len, false);
+    for (int i = 0; i < h.n_pages; i++)
+        be->ops->page_io(be, s->pages[i], (char *)(uintptr_t)p + sizeof h + be->slot_bytes + (size_t)i * be->page_bytes, false);
+    s->len = h.len;
+    s->state_pos = h.state_pos;
+    s->mtp_len = h.mtp_len < 1 ? 1 : h.mtp_len;
+    return 0;
+}

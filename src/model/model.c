@@ -1,0 +1,244 @@
+#include "model/model.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/math64.h"
+
+static const struct arch *const archs[] = {&arch_qwen35, &arch_llama};
+
+static const struct arch *find_arch(const char *type)
+{
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        for (int k = 0; k < 4 && archs[i]->types[k]; k++)
+            if (!strcmp(type, archs[i]->types[k]))
+                return archs[i];
+    return NULL;
+}
+
+/* What every architecture has: sizes, embedding, final norm, head. */
+static int bind_common(struct model *m, struct err *e)
+{
+    struct package *p = m->pkg;
+    int64_t hidden, layers, vocab, ctx, heads, kv, dim;
+    double eps;
+    if (cfg_int(p, "hidden_size", 1, 1 << 20, &hidden, e) || cfg_int(p, "num_hidden_layers", 1, MODEL_MAX_LAYERS, &layers, e) ||
+        cfg_int(p, "vocab_size", 1, 1 << 24, &vocab, e) || cfg_int(p, "num_attention_heads", 1, 1024, &heads, e) ||
+        cfg_int_or(p, "num_key_value_heads", 1, 1024, heads, &kv, e) || cfg_num(p, "rms_norm_eps", 0, 1, &eps, e) ||
+        cfg_int_or(p, "max_position_embeddings", 1, 1 << 30, 4096, &ctx, e))
+        return e->code;
+    if (heads % kv)
+        return err_set(e, ERR_FORMAT, "%s: %d attention heads are not divisible by %d key/value heads", p->path, (int)heads, (int)kv);
+    if (cfg_int_or(p, "head_dim", 1, 1024, hidden / heads, &dim, e))
+        return e->code;
+    if (heads / kv > 64 || (dim & 1))
+        return err_set(e, ERR_UNSUPPORTED, "%s: unsupported attention shape (%d heads on %d, width %d)", p->path, (int)heads, (int)kv, (int)dim);
+    m->hidden = (int)hidden, m->n_layers = (int)layers, m->n_vocab = (int)vocab, m->max_ctx = (int)ctx;
+    m->heads = (int)heads, m->kv_heads = (int)kv, m->head_dim = (int)dim, m->eps = (float)eps;
+    if (!(m->embed = model_matrix(m, e, vocab, hidden, "embed_tokens.weight")))
+        return e->code;
+    bool tied = !weights_find(m->pkg->weights, "lm_head.weight");
+    m->head = tied ? m->embed : model_matrix(m, e, vocab, hidden, "lm_head.weight");
+    if (!m->head)
+        return e->code;
+    model_width(m, BUF_X, hidden);
+    model_width(m, BUF_NORM, hidden);
+    model_width(m, BUF_HIDDEN, hidden);
+    return 0;
+}
+
+int model_open(struct model **out, struct package *p, struct backend *be, struct err *e)
+{
+    struct err local = {0};
+    struct model *m = xcalloc(1, sizeof *m);
+    e = e ? e : &local;
+    m->pkg = p;
+    m->be = be;
+    const char *type = json_str(json_get(p->config, "model_type"), NULL);
+    if (!type)
+        err_set(e, ERR_FORMAT, "%s: config.json: missing model_type", p->path);
+    else if (!(m->arch = find_arch(type)))
+        err_set(e, ERR_UNSUPPORTED, "%s: unsupported architecture \"%.80s\"; supported are Qwen3.5/3.6/3.8 dense and Llama", p->path, type);
+    else if (!bind_common(m, e))
+        m->arch->bind(m, e);
+    if (e->code) {
+        model_close(m);
+        return e->code;
+    }
+    weights_ignore(p->weights, "visual.", "vision tower: images are not read");
+    weights_ignore(p->weights, "vision_tower.", "vision tower: images are not read");
+    *out = m;
+    return 0;
+}
+
+void model_close(struct model *m)
+{
+    if (!m)
+        return;
+    package_close(m->pkg);
+    arena_free(&m->arena);
+    free(m);
+}
+
+void model_forward(const struct model *m, const struct step *s)
+{
+    const struct backend_ops *op = m->be->ops;
+    op->embed(m->be, s, m->embed, BUF_X);
+    m->arch->forward(m, s, 0, m->n_layers);
+    op->norm(m->be, s, BUF_X, m->final_norm, m->eps, BUF_HIDDEN, 0);
+}
+
+int model_state(struct model *m, struct state_spec spec)
+{
+    int index = 0;
+    for (int i = 0; i < m->n_specs; i++)
+        index += m->specs[i].kind == spec.kind;
+    m->specs[m->n_specs++] = spec;
+    return index;
+}
+
+void model_width(struct model *m, enum buffer b, int64_t width)
+{
+    if (width > m->widths[b])
+        m->widths[b] = (int)width;
+}
+
+struct bweight *model_matrix(struct model *m, struct err *e, int64_t out, int64_t in, const char *key, ...)
+{
+    char k[256];
+    va_list ap;
+    struct bweight *b = NULL;
+    va_start(ap, key);
+    vsnprintf(k, sizeof k, key, ap);
+    va_end(ap);
+    const struct weight *w = weights_matrix(m->pkg->weights, e, out, in, "%s", k);
+    return w && !m->be->ops->weight(m->be, w, &b, e) ? b : NULL;
+}
+
+static struct bvec *vector_of(struct model *m, const double *x, int n, struct err *e)
+{
+    struct bvec *v = NULL;
+    return m->be->ops->vec(m->be, x, n, &v, e) ? NULL : v;
+}
+
+struct bvec *model_vector(struct model *m, struct err *e, int64_t n, float plus, const char *key, ...)
+{
+    char k[256];
+    va_list ap;
+    va_start(ap, key);
+    vsnprintf(k, sizeof k, key, ap);
+    va_end(ap);
+    const float *f = weights_floats(m->pkg->weights, e, n, "%s", k);
+    if (!f)
+        return NULL;
+    double *x = xmalloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = plus != 0 ? f[i] + plus : f[i];
+    struct bvec *v = vector_of(m, x, (int)n, e);
+    free(x);
+    return v;
+}
+
+/* Llama 3's scaling of one frequency (transformers: rope_type "llama3"). */
+static double llama3_scale(double inv, double factor, double low, double high, double ctx)
+{
+    double lambda = 6.283185307179586 / inv;
+    if (lambda < ctx / high)
+        return inv;
+    if (lambda > ctx / low)
+        return inv / factor;
+    double s = (ctx / lambda - low) / (high - low);
+    return (1 - s) * inv / factor + s * inv;
+}
+
+struct bvec *model_rope(struct model *m, int rot_dim, struct err *e)
+{
+    const struct package *p = m->pkg;
+    bool nested = json_get(p->config, "rope_parameters") != NULL;
+    const char *scaling = nested ? "rope_parameters" : "rope_scaling";
+    char key[64];
+    double theta, factor = 1, low = 1, high = 4, ctx = 8192, freq[512];
+    const struct json *o = json_get(p->config, scaling);
+    const char *type = json_str(json_get(o, "rope_type"), json_str(json_get(o, "type"), "default"));
+    if (cfg_num(p, nested ? "rope_parameters.rope_theta" : "rope_theta", 1, 1e12, &theta, e))
+        return NULL;
+    bool is_llama3 = !strcmp(type, "llama3"), is_linear = !strcmp(type, "linear");
+    if (!is_llama3 && !is_linear && strcmp(type, "default")) {
+        err_set(e, ERR_UNSUPPORTED, "%s: unsupported rope type \"%.40s\"", p->path, type);
+        return NULL;
+    }
+#define SCALING(name, dflt, out) (snprintf(key, sizeof key, "%s." name, scaling), cfg_num_or(p, key, 1e-3, 1e9, dflt, out, e))
+    if ((is_llama3 || is_linear) && SCALING("factor", is_llama3 ? 8 : 1, &factor))
+        return NULL;
+    if (is_llama3 && (SCALING("low_freq_factor", 1, &low) || SCALING("high_freq_factor", 4, &high) ||
+                      SCALING("original_max_position_embeddings", 8192, &ctx)))
+        return NULL;
+#undef SCALING
+    if (rot_dim > 1024) {
+        err_set(e, ERR_UNSUPPORTED, "%s: unsupported rotary width %d", p->path, rot_dim);
+        return NULL;
+    }
+    const float *divisor = NULL; // GGUF carries Llama 3's scaling as divisors
+    if (weights_find(p->weights, "rope_freqs.weight") && !(divisor = weights_floats(p->weights, e, rot_dim / 2, "rope_freqs.weight")))
+        return NULL;
+    for (int j = 0; j < rot_dim / 2; j++) {
+        freq[j] = exp64(-2.0 * j / rot_dim * log64(theta));
+        if (is_llama3)
+            freq[j] = llama3_scale(freq[j], factor, low, high, ctx);
+        else if (is_linear)
+            freq[j] /= factor;
+        if (divisor)
+            freq[j] /= (double)divisor[j];
+    }
+    return vector_of(m, freq, rot_dim / 2, e);
+}
+
+/* ---- blocks -------------------------------------------------------------------------------------------------------- */
+
+int attn_bind(struct model *m, struct attn_layer *l, const char *key, float plus, bool qk_norm, int layer, struct err *e)
+{
+    struct attn_params *p = &l->p;
+    int64_t q = (int64_t)p->heads * p->dim, kv = (int64_t)p->kv_heads * p->dim, H = m->hidden;
+    if (!(l->norm_in = model_vector(m, e, H, plus, "%sinput_layernorm.weight", key)) ||
+        !(l->norm_post = model_vector(m, e, H, plus, "%spost_attention_layernorm.weight", key)) ||
+        !(l->q = model_matrix(m, e, p->gated ? 2 * q : q, H, "%sself_attn.q_proj.weight", key)) ||
+        !(l->k = model_matrix(m, e, kv, H, "%sself_attn.k_proj.weight", key)) ||
+        !(l->v = model_matrix(m, e, kv, H, "%sself_attn.v_proj.weight", key)) ||
+        !(l->o = model_matrix(m, e, H, q, "%sself_attn.o_proj.weight", key)))
+        return e->code;
+    if (qk_norm && (!(p->q_norm = model_vector(m, e, p->dim, plus, "%sself_attn.q_norm.weight", key)) ||
+                    !(p->k_norm = model_vector(m, e, p->dim, plus, "%sself_attn.k_norm.weight", key))))
+        return e->code;
+    p->kv = model_state(m, (struct state_spec){.kind = STATE_KV, .layer = layer, .heads = p->kv_heads, .dk = p->dim, .dv = p->dim});
+    model_width(m, BUF_Q, p->gated ? 2 * q : q);
+    model_width(m, BUF_K, kv);
+    model_width(m, BUF_V, kv);
+    model_width(m, BUF_MIX, q);
+    return 0;
+}
+
+void attn_forward(const struct model *m, const struct step *s, const struct attn_layer *l)
+{
+    const struct backend_ops *op = m->be->ops;
+    const struct product qkv[] = {{l->q, BUF_Q}, {l->k, BUF_K}, {l->v, BUF_V}};
+    op->norm_mm(m->be, s, BUF_X, l->norm_in, m->eps, qkv, 3);
+    op->attn(m->be, s, &l->p, BUF_MIX);
+    op->mm_add(m->be, s, BUF_MIX, l->o, BUF_X);
+}
+
+int mlp_bind(struct model *m, struct mlp_layer *l, const char *key, int64_t inter, struct err *e)
+{
+    if (!(l->gate = model_matrix(m, e, inter, m->hidden, "%smlp.gate_proj.weight", key)) ||
+        !(l->up = model_matrix(m, e, inter, m->hidden, "%smlp.up_proj.weight", key)) ||
+        !(l->down = model_matrix(m, e, m->hidden, inter, "%smlp.down_proj.weight", key)))
+        return e->code;
+    model_width(m, BUF_GATE, inter);
+    return 0;
+}
+
+void mlp_forward(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l)
+{
+    m->be->ops->mlp(m->be, s, norm, m->eps, l->gate, l->up, l->down);
+}

@@ -1,0 +1,98 @@
+/* A model bound to a backend: one architecture = one small file that declares its state and runs its layers
+ * for any number of rows. Nothing above this layer knows an architecture. */
+#ifndef MODEL_MODEL_H
+#define MODEL_MODEL_H
+
+#include "base/mem.h"
+#include "format/config.h"
+#include "format/weights.h"
+#include "kernel/backend.h"
+
+struct model;
+
+struct arch {
+    const char *name;     // for people
+    const char *types[4]; // model_type values of its configurations
+    /* Reads dimensions, binds weights, declares state and buffer widths. */
+    int (*bind)(struct model *m, struct err *e);
+    /* Layers [layer0, layer1) over BUF_X in place. */
+    void (*forward)(const struct model *m, const struct step *s, int layer0, int layer1);
+};
+
+enum { MODEL_MAX_SPECS = 512, MODEL_MAX_LAYERS = 400 };
+
+struct model {
+    const struct arch *arch;
+    struct package *pkg;
+    struct backend *be;
+    struct arena arena; // layer structs and everything else that lives as long as the model
+    int hidden, n_layers, n_vocab, max_ctx; // n_vocab: rows of the embedding
+    int heads, kv_heads, head_dim;
+    float eps;
+    bool norms_raw;     // stored norm weights lack the +1 of a zero-centred family
+    struct bweight *embed, *head;
+    struct bvec *final_norm;
+    void *layers;       // the architecture's own
+    struct state_spec specs[MODEL_MAX_SPECS];
+    int n_specs;
+    int widths[BUF_COUNT];
+};
+
+/* Takes the package over, also when it fails. The backend stays the caller's. */
+MUST_CHECK int model_open(struct model **m, struct package *p, struct backend *be, struct err *e);
+void model_close(struct model *m);
+/* Embeds the step's tokens, runs all layers, leaves the normed hidden rows in BUF_HIDDEN. */
+void model_forward(const struct model *m, const struct step *s);
+
+/* ---- for architecture files ---- */
+
+/* Adds a piece of state, returns its index among the pieces of its kind. */
+int model_state(struct model *m, struct state_spec spec);
+void model_width(struct model *m, enum buffer b, int64_t width); // at least
+/* A matrix of the package, placed on the backend. NULL with *e set if missing, misshaped or unsupported. */
+struct bweight *model_matrix(struct model *m, struct err *e, int64_t out, int64_t in, const char *key, ...)
+    __attribute__((format(printf, 5, 6)));
+/* A vector; plus is added to every element in f32 (1 for the raw norms of zero-centred families). */
+struct bvec *model_vector(struct model *m, struct err *e, int64_t n, float plus, const char *key, ...)
+    __attribute__((format(printf, 5, 6)));
+/* Angular frequencies of rotary embedding from the configuration: default, linear, llama3. */
+struct bvec *model_rope(struct model *m, int rot_dim, struct err *e);
+
+/* ---- blocks shared by architectures ---- */
+
+/* x += o_proj(attention(norm(x))); x += mlp(norm(x)). */
+struct attn_layer {
+    struct bvec *norm_in, *norm_post;
+    struct bweight *q, *k, *v, *o;
+    struct attn_params p;
+};
+struct mlp_layer {
+    struct bweight *gate, *up, *down;
+};
+/* key: prefix of the layer, as "layers.3." or "mtp.layers.0.". p: heads, dims, scale, rope set by the caller. */
+int attn_bind(struct model *m, struct attn_layer *l, const char *key, float norm_plus, bool qk_norm, int layer, struct err *e);
+void attn_forward(const struct model *m, const struct step *s, const struct attn_layer *l);
+int mlp_bind(struct model *m, struct mlp_layer *l, const char *key, int64_t inter, struct err *e);
+void mlp_forward(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l);
+
+extern const struct arch arch_qwen35, arch_llama;
+
+/* ---- the MTP head of Qwen3.5/3.6/3.8 ---- */
+
+enum mtp_health { MTP_ABSENT, MTP_PROMISED, MTP_INCOMPLETE, MTP_DEAD, MTP_OK };
+struct mtp_head {
+    enum mtp_health health;
+    bool suspicious; // norms in another convention than the trunk's: runs, but drafts will fail
+    char why[400];   // a sentence on its state and what it means
+    struct bvec *norm_e, *norm_h, *norm;
+    struct bweight *fc;
+    struct attn_layer attn;
+    struct mlp_layer mlp;
+};
+/* Never fails for the head's sake: whatever is wrong with it is in health and why. */
+void mtp_bind(struct model *m, struct mtp_head *h);
+/* Rows of the step are pairs: token t_j of the step, and h_{j-1} in BUF_HIDDEN. Leaves the head's normed
+ * output in BUF_HIDDEN: input of the shared LM head, and hidden of the next recursive step. */
+void mtp_forward(const struct model *m, const struct mtp_head *h, const struct step *s);
+
+#endif
