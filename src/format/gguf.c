@@ -26,7 +26,7 @@ static const struct gguf_type_info types[] = {
     {22, "IQ2_S", 256, 82},  {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},       {25, "I16", 1, 2},
     {26, "I32", 1, 4},       {27, "I64", 1, 8},       {28, "F64", 1, 8},       {29, "IQ1_M", 256, 56},
     {30, "BF16", 1, 2},      {34, "TQ1_0", 256, 54},  {35, "TQ2_0", 256, 66},  {39, "MXFP4", 32, 17},
-    {40, "NVFP4", 64, 36},
+    {40, "NVFP4", 64, 36},   {41, "Q1_0", 128, 18},   {42, "Q2_0", 64, 18},
 };
 
 const struct gguf_type_info *gguf_type_info(int id)
@@ -65,7 +65,7 @@ struct reader {
 
 static int truncated(struct reader *r, const char *what)
 {
-    return err_set(r->e, ERR_FORMAT, "%s: truncated file: it ends at byte %zu inside %s", r->name, r->n, what);
+    return err_set(r->e, ERR_FORMAT, "%s: truncated file: it ends at byte %zu inside %.80s", r->name, r->n, what);
 }
 
 static int take(struct reader *r, void *out, size_t n, const char *what)
@@ -232,10 +232,10 @@ static int place_tensors(struct gguf *g, struct err *e)
         if (t->offset % g->alignment)
             rc = err_set(e, ERR_FORMAT, "%s: unaligned tensor %.100s: offset %llu is not a multiple of %llu", g->name, t->name,
                          (unsigned long long)t->offset, (unsigned long long)g->alignment);
-        else if (t->offset >= room && t->offset - room > room)
+        else if (t->offset > room)
             rc = err_set(e, ERR_FORMAT, "%s: tensor %.100s lies outside the file: offset %llu, %llu bytes of data", g->name,
                          t->name, (unsigned long long)t->offset, (unsigned long long)room);
-        else if (t->offset > room || t->n_bytes > room - t->offset)
+        else if (t->n_bytes > room - t->offset)
             rc = err_set(e, ERR_FORMAT,
                          "%s: truncated file: tensor %.100s ends beyond the file (%llu bytes at offset %llu, %llu bytes of data)",
                          g->name, t->name, (unsigned long long)t->n_bytes, (unsigned long long)t->offset,
