@@ -25,7 +25,8 @@ static int read_shape(struct st_tensor *t, const struct json *shape, const char 
     if (shape->n > ST_MAX_DIMS)
         return err_set(e, ERR_FORMAT, "%s: bad rank of tensor %.100s: %zu dimensions, expected at most %d", file, t->name,
                        shape->n, ST_MAX_DIMS);
-    uint64_t elements = 1, bits;
+    int64_t elements = 1; // signed, so that readers may multiply sizes as int64_t
+    uint64_t bits;
     t->ndim = (int)shape->n;
     for (int i = 0; i < ST_MAX_DIMS; i++)
         t->ne[i] = 1;
@@ -36,10 +37,10 @@ static int read_shape(struct st_tensor *t, const struct json *shape, const char 
         if (t->ne[i] < 0)
             return err_set(e, ERR_FORMAT, "%s: negative size in tensor %.100s: %lld in dimension %d", file, t->name,
                            (long long)t->ne[i], i);
-        if (__builtin_mul_overflow(elements, (uint64_t)t->ne[i], &elements))
+        if (__builtin_mul_overflow(elements, t->ne[i], &elements))
             return err_set(e, ERR_FORMAT, "%s: shape of tensor %.100s overflows 64 bits", file, t->name);
     }
-    if (__builtin_mul_overflow(elements, (uint64_t)t->bits, &bits) || elements > INT64_MAX)
+    if (__builtin_mul_overflow((uint64_t)elements, (uint64_t)t->bits, &bits))
         return err_set(e, ERR_FORMAT, "%s: shape of tensor %.100s overflows 64 bits", file, t->name);
     if (bits % 8)
         return err_set(e, ERR_FORMAT, "%s: shape of tensor %.100s doesn't fill whole bytes", file, t->name);
