@@ -9,7 +9,9 @@
  *   "foresay_v_heads": "tiled"        GDN value head i belongs to key head i mod Hk (HF: floor(i / (Hv/Hk)))
  *   "foresay_rope_pairs": "adjacent"  q/k rows stand in the order of the (even, odd) rotary pairing
  *   "foresay_norms": "effective"      norm weights already hold the +1 of zero-centred families
+ *   "foresay_mtp_norm": "output_norm" the head has no norm of its own: norm.weight serves in place of mtp.norm.weight
  *   linear_attn.A instead of A_log    -exp(A_log) is stored
+ * Files of a folder mtp/ get keys that begin with mtp. whether their names do or not; file is then "mtp/NAME".
  */
 #ifndef FORMAT_WEIGHTS_H
 #define FORMAT_WEIGHTS_H
@@ -38,7 +40,7 @@ const char *wfmt_name(enum wfmt f);
 struct weight {
     const char *name; // as in the file; the module's .weight for a quantized triple
     const char *key;  // canonical
-    const char *file; // base name of the file
+    const char *file; // base name of the file (with its folder inside the package, if any)
     enum wfmt fmt;
     const char *type; // the container's own word: "BF16", "U32 4-bit g64", "Q4_K"
     int ndim;
@@ -65,6 +67,7 @@ struct package {
     char **notes; // sentences about what was ignored, inferred or odd; shown by inspect and at load with -v
     int n_notes;
     struct arena *arena; // owns the JSON
+    const char *config_file; // where config comes from, for messages: "config.json" or the GGUF file's name
 };
 
 /* path: folder or .gguf file. Opening reads headers only. */

@@ -1,0 +1,366 @@
+/* GGUF metadata as a configuration in HF's spelling: JSON text is composed and parsed, so that the model layer
+ * sees one kind of configuration. What the metadata lack is left out, and the model layer refuses by name.
+ * Architectures without a mapping get model_type "gguf:NAME". */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/package.h"
+
+enum { MAX_LAYERS = 4096, MAX_CONFIG = 1 << 20 };
+
+struct writer {
+    struct package *p;
+    const struct gguf *g;
+    const char *arch;
+    struct buf b;
+};
+
+// ---- reading metadata ----------------------------------------------------------------------------------------
+
+const struct gguf_kv *gguf_arch_find(const struct gguf *g, const char *arch, const char *key)
+{
+    char name[160];
+    int n = snprintf(name, sizeof name, "%s.%s", arch, key);
+    return n > 0 && n < (int)sizeof name ? gguf_find(g, name) : NULL;
+}
+
+/* Per-layer arrays of head counts hold 0 for layers without such heads (and, by an old writer's mistake, for
+ * the MTP block): the other values must agree. */
+bool gguf_arch_int(const struct gguf *g, const char *arch, const char *key, int64_t *v)
+{
+    const struct gguf_kv *kv = gguf_arch_find(g, arch, key);
+    if (!kv || kv->type != GGUF_ARRAY)
+        return gguf_int(kv, v);
+    if (kv->n < 1 || kv->n > MAX_LAYERS)
+        return false;
+    int64_t *all = xmalloc((size_t)kv->n * sizeof *all), found = 0;
+    bool ok = kv->elem != GGUF_BOOL && gguf_ints(kv, all);
+    for (uint64_t i = 0; i < kv->n && ok; i++) {
+        ok = !all[i] || !found || all[i] == found;
+        found = all[i] ? all[i] : found;
+    }
+    free(all);
+    if (ok && found)
+        *v = found;
+    return ok && found;
+}
+
+int gguf_names_init(struct gguf_names *m, const struct gguf *g, struct err *e)
+{
+    struct gguf_str s;
+    int64_t n = 0, next = 0;
+    *m = (struct gguf_names){0};
+    if (!gguf_string(gguf_find(g, "general.architecture"), &s))
+        return err_set(e, ERR_FORMAT, "%s: missing general.architecture", g->name);
+    for (size_t i = 0; i < s.n; i++)
+        if ((unsigned char)s.s[i] <= 0x20 || (unsigned char)s.s[i] >= 0x7f)
+            return err_set(e, ERR_FORMAT, "%s: general.architecture holds a byte 0x%02x", g->name, (unsigned char)s.s[i]);
+    if (s.n < 1 || s.n >= sizeof m->arch)
+        return err_set(e, ERR_UNSUPPORTED, "%s: unsupported general.architecture of %zu bytes", g->name, s.n);
+    memcpy(m->arch, s.s, s.n);
+    gguf_arch_int(g, m->arch, "block_count", &n);
+    gguf_arch_int(g, m->arch, "nextn_predict_layers", &next);
+    m->is_known = !strcmp(m->arch, "llama") || !strcmp(m->arch, "qwen35");
+    m->n_layers = next > 0 && next <= n ? n - next : n;
+    if (!strcmp(m->arch, "llama"))
+        m->n_layers = INT64_MAX; // has no MTP blocks
+    return 0;
+}
+
+// ---- writing -------------------------------------------------------------------------------------------------
+
+static void put_key(struct writer *w, const char *key)
+{
+    if (w->b.n > 1 && w->b.p[w->b.n - 1] != '{')
+        buf_chr(&w->b, ',');
+    buf_fmt(&w->b, "\"%s\":", key);
+}
+
+static void put_int(struct writer *w, const char *key, int64_t v)
+{
+    put_key(w, key);
+    buf_fmt(&w->b, "%" PRId64, v);
+}
+
+static void put_raw(struct writer *w, const char *key, const char *json)
+{
+    put_key(w, key);
+    buf_str(&w->b, json);
+}
+
+static void put_text(struct writer *w, const char *key, const char *s)
+{
+    put_key(w, key);
+    json_write_str(&w->b, s, strlen(s));
+}
+
+/* A stored float is written with the fewest digits that give it back, as its author wrote it: 1e-06. */
+static void put_kv_num(struct writer *w, const char *key, const struct gguf_kv *kv)
+{
+    double v;
+    char text[40];
+    if (!gguf_num(kv, &v))
+        return;
+    put_key(w, key);
+    if (kv->type != GGUF_F32 || !isfinite(v)) {
+        json_write_double(&w->b, v);
+        return;
+    }
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtof(text, NULL) == (float)v)
+            break;
+    }
+    buf_str(&w->b, text);
+}
+
+static void copy_int(struct writer *w, const char *key, const char *from)
+{
+    int64_t v;
+    if (gguf_arch_int(w->g, w->arch, from, &v))
+        put_int(w, key, v);
+}
+
+static void copy_num(struct writer *w, const char *key, const char *from)
+{
+    put_kv_num(w, key, gguf_arch_find(w->g, w->arch, from));
+}
+
+static bool has_tensor(const struct writer *w, const char *key) { return weights_find(w->p->weights, "%s", key) != NULL; }
+
+/* Heads of keys and values; where the metadata say nothing usable, the rows of a k_proj do. */
+static void put_kv_heads(struct writer *w, int64_t heads, int64_t key_length)
+{
+    int64_t v = 0;
+    const struct weights *all = w->p->weights;
+    if (!gguf_arch_int(w->g, w->arch, "attention.head_count_kv", &v)) {
+        for (int i = 0; i < weights_count(all) && !v && key_length > 0; i++) {
+            const struct weight *t = weights_at(all, i);
+            const char *end = strstr(t->key, ".self_attn.k_proj.weight");
+            if (end && t->ne[0] % key_length == 0)
+                v = t->ne[0] / key_length;
+        }
+        if (gguf_arch_find(w->g, w->arch, "attention.head_count_kv"))
+            package_note(w->p, "%s: %s.attention.head_count_kv is unusable; %lld heads follow from the shapes", w->g->name, w->arch,
+                         (long long)v);
+        else if (!v)
+            v = heads;
+    }
+    if (v)
+        put_int(w, "num_key_value_heads", v);
+}
+
+static void put_common(struct writer *w)
+{
+    int64_t n, heads = 0, key_length = 0;
+    const struct weight *embed = weights_find(w->p->weights, "embed_tokens.weight");
+    copy_int(w, "hidden_size", "embedding_length");
+    copy_int(w, "intermediate_size", "feed_forward_length");
+    copy_int(w, "max_position_embeddings", "context_length");
+    if (gguf_arch_int(w->g, w->arch, "attention.head_count", &heads))
+        put_int(w, "num_attention_heads", heads);
+    copy_num(w, "rms_norm_eps", "attention.layer_norm_rms_epsilon");
+    if (gguf_arch_int(w->g, w->arch, "attention.key_length", &key_length))
+        put_int(w, "head_dim", key_length);
+    else if (gguf_arch_int(w->g, w->arch, "embedding_length", &n) && heads > 0 && n % heads == 0)
+        key_length = n / heads;
+    put_kv_heads(w, heads, key_length);
+    if (embed)
+        put_int(w, "vocab_size", embed->ne[0]);
+    else
+        copy_int(w, "vocab_size", "vocab_size");
+    put_text(w, "hidden_act", "silu");
+    put_raw(w, "tie_word_embeddings", has_tensor(w, "lm_head.weight") ? "false" : "true");
+}
+
+/* Dimensions that rotate, as a share of the head; nothing if all do. */
+static bool rotary_share(const struct writer *w, double *share)
+{
+    int64_t rope, head, hidden, heads;
+    if (!gguf_arch_int(w->g, w->arch, "rope.dimension_count", &rope) || rope < 1)
+        return false;
+    if (!gguf_arch_int(w->g, w->arch, "attention.key_length", &head)) {
+        if (!gguf_arch_int(w->g, w->arch, "embedding_length", &hidden) || !gguf_arch_int(w->g, w->arch, "attention.head_count", &heads) ||
+            heads < 1)
+            return false;
+        head = hidden / heads;
+    }
+    if (head < 1 || rope >= head)
+        return false;
+    *share = (double)rope / (double)head;
+    return true;
+}
+
+static void put_rope_scaling(struct writer *w)
+{
+    struct gguf_str s;
+    if (!gguf_string(gguf_arch_find(w->g, w->arch, "rope.scaling.type"), &s) || (s.n == 4 && !memcmp(s.s, "none", 4)))
+        return;
+    put_key(w, "rope_scaling");
+    buf_str(&w->b, "{\"rope_type\":");
+    json_write_str(&w->b, s.s, s.n);
+    copy_num(w, "factor", "rope.scaling.factor");
+    copy_int(w, "original_max_position_embeddings", "rope.scaling.original_context_length");
+    buf_chr(&w->b, '}');
+}
+
+static void put_llama(struct writer *w)
+{
+    int64_t experts = 0;
+    double share;
+    bool is_moe = gguf_arch_int(w->g, w->arch, "expert_count", &experts) && experts > 0;
+    put_text(w, "model_type", is_moe ? "mixtral" : "llama");
+    copy_int(w, "num_hidden_layers", "block_count");
+    if (is_moe)
+        put_int(w, "num_local_experts", experts);
+    copy_num(w, "rope_theta", "rope.freq_base");
+    if (rotary_share(w, &share)) {
+        put_key(w, "partial_rotary_factor");
+        json_write_double(&w->b, share);
+    }
+    put_rope_scaling(w);
+    copy_int(w, "sliding_window", "attention.sliding_window");
+    put_raw(w, "attention_bias", has_tensor(w, "layers.0.self_attn.q_proj.bias") ? "true" : "false");
+    put_text(w, "foresay_rope_pairs", "adjacent");
+}
+
+static void put_layer_types(struct writer *w, int64_t n_layers)
+{
+    const struct gguf_kv *kv = gguf_arch_find(w->g, w->arch, "attention.recurrent_layers");
+    int64_t interval = 4, *recurrent = NULL;
+    if (n_layers < 1 || n_layers > MAX_LAYERS)
+        return; // refused by the model layer, which knows the limit
+    if (kv && kv->type == GGUF_ARRAY && kv->n >= (uint64_t)n_layers && kv->n <= MAX_LAYERS) {
+        recurrent = xmalloc((size_t)kv->n * sizeof *recurrent);
+        if (!gguf_ints(kv, recurrent)) {
+            free(recurrent);
+            recurrent = NULL;
+        }
+    }
+    if (kv && !recurrent)
+        package_note(w->p, "%s: %s.attention.recurrent_layers is unusable and ignored", w->g->name, w->arch);
+    gguf_arch_int(w->g, w->arch, "full_attention_interval", &interval);
+    if (recurrent || interval > 0) {
+        put_key(w, "layer_types");
+        for (int64_t i = 0; i < n_layers; i++) {
+            bool is_full = recurrent ? !recurrent[i] : (i + 1) % interval == 0;
+            buf_fmt(&w->b, "%s\"%s\"", i ? "," : "[", is_full ? "full_attention" : "linear_attention");
+        }
+        buf_chr(&w->b, ']');
+    }
+    free(recurrent);
+}
+
+static void put_qwen35_rope(struct writer *w)
+{
+    const struct gguf_kv *kv = gguf_arch_find(w->g, w->arch, "rope.dimension_sections");
+    int64_t s[4] = {0};
+    double share = 1;
+    rotary_share(w, &share);
+    put_raw(w, "rope_parameters", "{\"rope_type\":\"default\"");
+    copy_num(w, "rope_theta", "rope.freq_base");
+    put_key(w, "partial_rotary_factor");
+    json_write_double(&w->b, share);
+    if (kv && kv->type == GGUF_ARRAY && kv->n >= 3 && kv->n <= 4 && gguf_ints(kv, s)) {
+        put_raw(w, "mrope_interleaved", "true");
+        put_key(w, "mrope_section");
+        buf_fmt(&w->b, "[%" PRId64 ",%" PRId64 ",%" PRId64 "]", s[0], s[1], s[2]);
+    }
+    buf_chr(&w->b, '}');
+}
+
+static void put_qwen35(struct writer *w, const struct gguf_names *m)
+{
+    int64_t blocks, next = 0, inner = 0, heads = 0;
+    put_text(w, "model_type", "qwen3_5_text");
+    if (gguf_arch_int(w->g, w->arch, "block_count", &blocks)) {
+        put_int(w, "num_hidden_layers", m->n_layers);
+        next = blocks - m->n_layers;
+    }
+    put_int(w, "mtp_num_hidden_layers", next);
+    put_raw(w, "mtp_use_dedicated_embeddings", has_tensor(w, "mtp.embed_tokens.weight") ? "true" : "false");
+    if (has_tensor(w, "mtp.fc.weight") && !has_tensor(w, "mtp.norm.weight"))
+        put_text(w, "foresay_mtp_norm", "output_norm");
+    put_layer_types(w, m->n_layers);
+    put_raw(w, "attn_output_gate", "true");
+    put_raw(w, "attention_bias", "false");
+    copy_int(w, "linear_conv_kernel_dim", "ssm.conv_kernel");
+    copy_int(w, "linear_key_head_dim", "ssm.state_size");
+    copy_int(w, "linear_num_key_heads", "ssm.group_count");
+    copy_int(w, "linear_num_value_heads", "ssm.time_step_rank");
+    if (gguf_arch_int(w->g, w->arch, "ssm.inner_size", &inner) && gguf_arch_int(w->g, w->arch, "ssm.time_step_rank", &heads) &&
+        heads > 0 && inner % heads == 0)
+        put_int(w, "linear_value_head_dim", inner / heads);
+    put_qwen35_rope(w);
+    put_text(w, "foresay_v_heads", "tiled");
+    put_text(w, "foresay_norms", "effective");
+}
+
+static int parse(struct writer *w, const struct json **out, struct err *e)
+{
+    struct json *v;
+    if (w->b.is_full)
+        return err_set(e, ERR_LIMIT, "%s: metadata make a configuration of more than %d bytes", w->g->name, MAX_CONFIG);
+    int rc = package_json(w->p, w->b.p, w->b.n, w->g->name, &v, e);
+    *out = rc ? NULL : v;
+    return rc;
+}
+
+/* Ids that end a text: the file's end-of-text and end-of-turn tokens, each once. */
+static int put_generation(struct writer *w, int64_t bos, struct err *e)
+{
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"};
+    int64_t ids[2];
+    int n = 0;
+    for (int i = 0; i < 2; i++)
+        if (gguf_int(gguf_find(w->g, keys[i]), &ids[n]) && ids[n] >= 0 && (!n || ids[0] != ids[1]))
+            n++;
+    if (!n)
+        return 0;
+    buf_clear(&w->b);
+    buf_chr(&w->b, '{');
+    put_key(w, "eos_token_id");
+    for (int i = 0; i < n; i++)
+        buf_fmt(&w->b, "%s%" PRId64, i ? "," : "[", ids[i]);
+    buf_chr(&w->b, ']');
+    if (bos >= 0)
+        put_int(w, "bos_token_id", bos);
+    buf_chr(&w->b, '}');
+    return parse(w, &w->p->generation, e);
+}
+
+int gguf_config(struct package *p, const struct gguf *g, struct err *e)
+{
+    struct gguf_names m;
+    int rc = gguf_names_init(&m, g, e);
+    if (rc)
+        return rc;
+    struct writer w = {.p = p, .g = g, .arch = m.arch};
+    int64_t id, bos = -1;
+    buf_init(&w.b, MAX_CONFIG);
+    buf_chr(&w.b, '{');
+    if (!strcmp(m.arch, "llama")) {
+        put_llama(&w);
+    } else if (!strcmp(m.arch, "qwen35")) {
+        put_qwen35(&w, &m);
+    } else {
+        char name[48];
+        snprintf(name, sizeof name, "gguf:%s", m.arch);
+        put_text(&w, "model_type", name);
+        copy_int(&w, "num_hidden_layers", "block_count");
+    }
+    put_common(&w);
+    if (gguf_int(gguf_find(g, "tokenizer.ggml.eos_token_id"), &id) && id >= 0)
+        put_int(&w, "eos_token_id", id);
+    if (gguf_int(gguf_find(g, "tokenizer.ggml.bos_token_id"), &bos) && bos >= 0)
+        put_int(&w, "bos_token_id", bos);
+    buf_chr(&w.b, '}');
+    rc = parse(&w, &p->config, e);
+    if (!rc)
+        rc = put_generation(&w, bos, e);
+    buf_free(&w.b);
+    return rc;
+}

@@ -1,0 +1,198 @@
+/* GGUF's tensor names as canonical keys, and the opening of a GGUF file (with its parts, if it is split) as a
+ * package. Names of architectures that aren't known here stay as they are. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/package.h"
+
+struct pair {
+    const char *gguf, *key;
+};
+
+static const struct pair global_names[] = {
+    {"token_embd.weight", "embed_tokens.weight"},
+    {"output_norm.weight", "norm.weight"},
+    {"output.weight", "lm_head.weight"},
+    {"rope_freqs.weight", "rope_freqs.weight"},
+};
+
+static const struct pair block_names[] = {
+    {"attn_norm.weight", "input_layernorm.weight"},
+    {"attn_q.weight", "self_attn.q_proj.weight"},
+    {"attn_k.weight", "self_attn.k_proj.weight"},
+    {"attn_v.weight", "self_attn.v_proj.weight"},
+    {"attn_output.weight", "self_attn.o_proj.weight"},
+    {"attn_q.bias", "self_attn.q_proj.bias"},
+    {"attn_k.bias", "self_attn.k_proj.bias"},
+    {"attn_v.bias", "self_attn.v_proj.bias"},
+    {"attn_output.bias", "self_attn.o_proj.bias"},
+    {"attn_q_norm.weight", "self_attn.q_norm.weight"},
+    {"attn_k_norm.weight", "self_attn.k_norm.weight"},
+    {"ffn_gate.weight", "mlp.gate_proj.weight"},
+    {"ffn_up.weight", "mlp.up_proj.weight"},
+    {"ffn_down.weight", "mlp.down_proj.weight"},
+};
+
+static const struct pair llama_names[] = {
+    {"ffn_norm.weight", "post_attention_layernorm.weight"},
+};
+
+static const struct pair qwen35_names[] = {
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
+    {"attn_qkv.weight", "linear_attn.in_proj_qkv.weight"},
+    {"attn_gate.weight", "linear_attn.in_proj_z.weight"},
+    {"ssm_beta.weight", "linear_attn.in_proj_b.weight"},
+    {"ssm_alpha.weight", "linear_attn.in_proj_a.weight"},
+    {"ssm_conv1d.weight", "linear_attn.conv1d.weight"},
+    {"ssm_dt.bias", "linear_attn.dt_bias"},
+    {"ssm_a", "linear_attn.A"},
+    {"ssm_norm.weight", "linear_attn.norm.weight"},
+    {"ssm_out.weight", "linear_attn.out_proj.weight"},
+};
+
+static const struct pair nextn_names[] = { // of the first MTP block
+    {"nextn.eh_proj.weight", "mtp.fc.weight"},
+    {"nextn.enorm.weight", "mtp.pre_fc_norm_embedding.weight"},
+    {"nextn.hnorm.weight", "mtp.pre_fc_norm_hidden.weight"},
+    {"nextn.shared_head_norm.weight", "mtp.norm.weight"},
+    {"nextn.embed_tokens.weight", "mtp.embed_tokens.weight"},
+    {"nextn.shared_head_head.weight", "mtp.lm_head.weight"},
+};
+
+#define LOOKUP(table, name) lookup(table, sizeof table / sizeof *table, name)
+static const char *lookup(const struct pair *p, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(p[i].gguf, name))
+            return p[i].key;
+    return NULL;
+}
+
+/* "blk.N.rest": N and rest; false for other names. */
+static bool split_block(const char *name, int64_t *block, const char **rest)
+{
+    if (strncmp(name, "blk.", 4))
+        return false;
+    const char *s = name + 4;
+    int64_t v = 0;
+    while (*s >= '0' && *s <= '9' && v < 1000000)
+        v = v * 10 + (*s++ - '0');
+    if (s == name + 4 || *s != '.')
+        return false;
+    *block = v;
+    *rest = s + 1;
+    return true;
+}
+
+const char *gguf_key(const struct gguf_names *m, const char *name, char out[GGUF_MAX_KEY])
+{
+    int64_t block;
+    const char *rest, *key;
+    if (!m->is_known)
+        return name;
+    if (!split_block(name, &block, &rest)) {
+        key = LOOKUP(global_names, name);
+        return key ? key : name;
+    }
+    bool is_head = block >= m->n_layers;
+    if (is_head && block == m->n_layers && (key = LOOKUP(nextn_names, rest)))
+        return key;
+    key = LOOKUP(block_names, rest);
+    if (!key)
+        key = !strcmp(m->arch, "llama") ? LOOKUP(llama_names, rest) : LOOKUP(qwen35_names, rest);
+    if (!key)
+        return name;
+    int n = snprintf(out, GGUF_MAX_KEY, "%slayers.%lld.%s", is_head ? "mtp." : "",
+                     (long long)(is_head ? block - m->n_layers : block), key);
+    return n > 0 && n < GGUF_MAX_KEY ? out : name;
+}
+
+static enum wfmt weight_fmt(int type)
+{
+    switch (type) {
+    case 0: return WF_F32;
+    case 1: return WF_F16;
+    case 2: return WF_Q4_0;
+    case 3: return WF_Q4_1;
+    case 8: return WF_Q8_0;
+    case 30: return WF_BF16;
+    default: return WF_OTHER;
+    }
+}
+
+static int add_tensors(struct weights *w, const struct gguf *g, const struct gguf_names *m, int file_no, struct err *e)
+{
+    char key[GGUF_MAX_KEY];
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        const struct gguf_tensor *s = &g->tensor[i];
+        struct weight t = {.name = s->name, .file = g->name, .fmt = weight_fmt(s->type), .ndim = s->n_dims};
+        t.key = gguf_key(m, s->name, key);
+        t.type = gguf_type_info(s->type)->name;
+        t.q = g->map.p + s->offset;
+        t.bytes = (size_t)s->n_bytes;
+        for (int d = 0; d < 4; d++)
+            t.ne[d] = d < t.ndim ? s->ne[t.ndim - 1 - d] : 1;
+        weight_layout(&t);
+        int rc = weights_add(w, &t, file_no, e);
+        if (rc == 1)
+            return err_set(e, ERR_FORMAT, "%s: tensor %.120s is listed twice", g->name, s->name);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* Parts of a split model are named NAME-00001-of-00003.gguf; the first holds the metadata. */
+static int open_parts(struct weights *w, const char *path, struct err *e)
+{
+    struct gguf *first;
+    int rc = gguf_open(&first, path, e);
+    if (rc)
+        return rc;
+    int64_t n = 1, no = 0;
+    gguf_int(gguf_find(first, "split.count"), &n);
+    gguf_int(gguf_find(first, "split.no"), &no);
+    if (n < 1 || n > 999 || no < 0 || no >= n) {
+        rc = err_set(e, ERR_FORMAT, "%s: split.count out of range: part %lld of %lld", first->name, (long long)no, (long long)n);
+        gguf_close(first);
+        return rc;
+    }
+    w->gguf = xcalloc((size_t)n, sizeof(struct gguf *));
+    w->gguf[w->n_gguf++] = first;
+    if (n == 1)
+        return 0;
+    char tail[32];
+    size_t len = strlen(path);
+    snprintf(tail, sizeof tail, "-%05d-of-%05d.gguf", (int)no + 1, (int)n);
+    if (no || len <= strlen(tail) || strcmp(path + len - strlen(tail), tail))
+        return err_set(e, ERR_ARG, "%s: part %lld of a model in %lld files: name the first, which ends in -00001-of-%05d.gguf",
+                       first->name, (long long)no + 1, (long long)n, (int)n);
+    char *part = xstrdup(path);
+    for (int i = 1; i < n && !rc; i++) {
+        snprintf(part + len - strlen(tail), strlen(tail) + 1, "-%05d-of-%05d.gguf", i + 1, (int)n);
+        if (!file_exists(part))
+            rc = err_set(e, ERR_IO, "missing file %.200s: part %d of %lld of %s", path_base(part), i + 1, (long long)n, first->name);
+        else if (!(rc = gguf_open(&w->gguf[w->n_gguf], part, e)))
+            w->n_gguf++;
+    }
+    free(part);
+    return rc;
+}
+
+int gguf_package_open(struct package *p, const char *path, struct err *e)
+{
+    struct gguf_names m;
+    struct weights *w = p->weights = weights_new(path_base(path));
+    p->kind = PACKAGE_GGUF;
+    p->config_file = w->label;
+    int rc = open_parts(w, path, e);
+    if (rc || (rc = gguf_names_init(&m, w->gguf[0], e)))
+        return rc;
+    for (int i = 0; i < w->n_gguf && !rc; i++)
+        rc = add_tensors(w, w->gguf[i], &m, i, e);
+    if (rc)
+        return rc;
+    weights_seal(w);
+    return gguf_config(p, w->gguf[0], e);
+}
