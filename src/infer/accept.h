@@ -36,15 +36,21 @@ struct rnd_counter {
 };
 struct rnd rnd_of(struct rnd_counter *c);
 
-/* Working memory for residual weights (n_vocab doubles). */
+/* Most drafts of one chain. */
+enum { ACCEPT_MAX = 64 };
+
+/* Working memory for residuals (2 n_vocab doubles). */
 struct accept_scratch {
-    double *w;
+    double *w; // residual weights
+    double *q; // by token: a draft distribution spread out; all zero between calls
     int n;
 };
+void accept_scratch_init(struct accept_scratch *s, int n_vocab);
+void accept_scratch_free(struct accept_scratch *s);
 
 /* x[0..d) were proposed, x[i] drawn from q[i] (a point mass for a deterministic draft: n = 1, p = 1).
  * p[0..d] are the target's distributions after each prefix. Returns a in 0..d, the number of drafts kept, and
- * *next, the token that follows them. */
+ * *next, the token that follows them. d is at most ACCEPT_MAX (drafts beyond it are rejected). */
 int accept_exact(const struct dist *p, const struct dist *q, const int32_t *x, int d, struct rnd *rnd,
                  struct accept_scratch *s, int32_t *next);
 /* at: noise for position 0; position i uses index at->index + i. */

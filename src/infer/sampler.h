@@ -35,8 +35,9 @@ struct sampling {
 };
 struct sampling sampling_neutral(void); // T = 1, everything off
 /* Reads the fields present in a JSON object (temperature, top_k, top_p, min_p, repetition_penalty,
- * presence_penalty, frequency_penalty, logit_bias as {"id": bias}) over *s; an invalid field is an error that
- * names it and leaves the others applied. */
+ * presence_penalty, frequency_penalty, logit_bias as {"id": bias}) over *s; null counts as absent, top_k -1 as
+ * off. Invalid fields are an error that names each and leaves the others applied. A logit_bias present replaces
+ * s->bias without freeing the old one (it may be shared with defaults); the new one is the caller's to free. */
 MUST_CHECK int sampling_read(struct sampling *s, const struct json *o, struct err *e);
 void sampling_free(struct sampling *s);
 
@@ -67,7 +68,8 @@ void sampler_free(struct sampler *s);
 MUST_CHECK int dist_build(struct sampler *s, struct dist *d, const float *logits, int n_valid,
                           const struct sampling *set, const struct history *h);
 
-/* argmax by the same definition as step 2 with T = 0 (penalties and bias applied). */
+/* argmax by the same definition as step 2 with T = 0 (penalties and bias applied); -1 where dist_build would
+ * return ERR_NUMERIC. */
 int32_t sampler_argmax(struct sampler *s, const float *logits, int n_valid, const struct sampling *set,
                        const struct history *h);
 
