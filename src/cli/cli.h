@@ -19,6 +19,9 @@ int probe_detokenize(int argc, char **argv);
 int probe_render(int argc, char **argv);
 int probe_jinja(int argc, char **argv);
 int probe_sample(int argc, char **argv);
+int probe_logits(int argc, char **argv);
+int probe_product(int argc, char **argv);
+int probe_state(int argc, char **argv);
 
 /* Prints "foresay: sentence" on standard error, returns 1 (or 2 for ERR_ARG). */
 int cli_fail(const struct err *e);

@@ -16,9 +16,11 @@ static int bind(struct model *m, struct err *e)
 {
     const struct package *p = m->pkg;
     int64_t inter;
-    if (cfg_int(p, "intermediate_size", 1, 1 << 24, &inter, e))
+    bool attn_bias, mlp_bias;
+    if (cfg_int(p, "intermediate_size", 1, 1 << 24, &inter, e) || cfg_bool_or(p, "attention_bias", false, &attn_bias, e) ||
+        cfg_bool_or(p, "mlp_bias", false, &mlp_bias, e))
         return e->code;
-    if (cfg_bool_or(p, "attention_bias", false) || cfg_bool_or(p, "mlp_bias", false))
+    if (attn_bias || mlp_bias)
         return err_set(e, ERR_UNSUPPORTED, "%s: unsupported: projections with biases in a llama model", p->path);
     struct bvec *freq = model_rope(m, m->head_dim, e);
     if (!freq || !(m->final_norm = model_vector(m, e, m->hidden, 0, "norm.weight")))
@@ -31,7 +33,7 @@ static int bind(struct model *m, struct err *e)
         l[i].attn.p = (struct attn_params){
             .heads = m->heads, .kv_heads = m->kv_heads, .dim = m->head_dim, .rot_dim = m->head_dim, .freq = freq, .eps = m->eps,
             .scale = 1.0f / sqrtf((float)m->head_dim),
-            .pairs_adjacent = !strcmp(cfg_str_or(p, "foresay_rope_pairs", "halves"), "adjacent"),
+            .pairs_adjacent = !strcmp(json_str(json_get(p->config, "foresay_rope_pairs"), ""), "adjacent"),
         };
         if (attn_bind(m, &l[i].attn, key, 0, false, i, e) || mlp_bind(m, &l[i].mlp, key, inter, e))
             return e->code;

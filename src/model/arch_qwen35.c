@@ -34,7 +34,7 @@ static bool layer_is_full(const struct package *p, int i, int64_t interval, bool
  * [channels, 1, taps] against MLX's [channels, taps, 1]. */
 static bool norms_are_raw(const struct model *m)
 {
-    if (!strcmp(cfg_str_or(m->pkg, "foresay_norms", ""), "effective"))
+    if (!strcmp(json_str(json_get(m->pkg->config, "foresay_norms"), ""), "effective"))
         return false;
     for (int i = 0; i < m->n_layers; i++) {
         const struct weight *w = weights_find(m->pkg->weights, "layers.%d.linear_attn.conv1d.weight", i);
@@ -81,7 +81,7 @@ static int bind_gdn(struct model *m, struct layer *l, int i, const struct gdn_di
     struct gdn_params *p = &l->gdn;
     *p = (struct gdn_params){
         .k_heads = (int)d->k_heads, .v_heads = (int)d->v_heads, .dk = (int)d->dk, .dv = (int)d->dv, .taps = (int)d->taps, .eps = m->eps,
-        .tiled = !strcmp(cfg_str_or(m->pkg, "foresay_v_heads", "grouped"), "tiled"),
+        .tiled = !strcmp(json_str(json_get(m->pkg->config, "foresay_v_heads"), ""), "tiled"),
     };
     if (!(l->attn.norm_in = model_vector(m, e, H, plus, "layers.%d.input_layernorm.weight", i)) ||
         !(l->attn.norm_post = model_vector(m, e, H, plus, "layers.%d.post_attention_layernorm.weight", i)) ||
@@ -107,13 +107,17 @@ static int bind_gdn(struct model *m, struct layer *l, int i, const struct gdn_di
 static int read_dims(struct model *m, struct gdn_dims *d, struct err *e)
 {
     const struct package *p = m->pkg;
-    const char *gate = cfg_str_or(p, "output_gate_type", "swish");
+    const char *gate, *act;
+    bool gated, biased;
+    if (cfg_str_or(p, "output_gate_type", "swish", &gate, e) || cfg_str_or(p, "hidden_act", "silu", &act, e) ||
+        cfg_bool_or(p, "attn_output_gate", true, &gated, e) || cfg_bool_or(p, "attention_bias", false, &biased, e))
+        return e->code;
     if (strcmp(gate, "swish") && strcmp(gate, "silu"))
         return err_set(e, ERR_UNSUPPORTED, "%s: unsupported output_gate_type \"%.40s\"; expected \"swish\"", p->path, gate);
-    if (!cfg_bool_or(p, "attn_output_gate", true) || cfg_bool_or(p, "attention_bias", false))
+    if (!gated || biased)
         return err_set(e, ERR_UNSUPPORTED, "%s: unsupported: attention without output gate, or with biases", p->path);
-    if (strcmp(cfg_str_or(p, "hidden_act", "silu"), "silu"))
-        return err_set(e, ERR_UNSUPPORTED, "%s: unsupported hidden_act \"%.40s\"", p->path, cfg_str_or(p, "hidden_act", ""));
+    if (strcmp(act, "silu"))
+        return err_set(e, ERR_UNSUPPORTED, "%s: unsupported hidden_act \"%.40s\"", p->path, act);
     if (cfg_int(p, "linear_num_key_heads", 1, 1024, &d->k_heads, e) || cfg_int(p, "linear_num_value_heads", 1, 1024, &d->v_heads, e) ||
         cfg_int(p, "linear_key_head_dim", 4, 512, &d->dk, e) || cfg_int(p, "linear_value_head_dim", 16, 512, &d->dv, e) ||
         cfg_int(p, "linear_conv_kernel_dim", 2, 8, &d->taps, e))

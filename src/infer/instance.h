@@ -1,0 +1,30 @@
+/* A model ready to use: package, backend, bound model, head, tokenizer; opened and closed together. */
+#ifndef INFER_INSTANCE_H
+#define INFER_INSTANCE_H
+
+#include "infer/engine.h"
+#include "token/tokenizer.h"
+
+struct instance {
+    struct backend *be;
+    struct model *m;
+    struct mtp_head head;
+    struct tokenizer *tok; // NULL if opened without
+    struct special_ids specials;
+    int n_valid;       // ids below this exist; the embedding's other rows are padding
+    int32_t eos[16];   // every id that ends an answer
+    int n_eos;
+    int64_t load_ns;
+};
+
+struct instance_options {
+    int threads;
+    const char *isa;
+    bool float_mode, without_tokenizer;
+};
+
+MUST_CHECK int instance_open(struct instance *in, const char *path, const struct instance_options *o, struct err *e);
+void instance_close(struct instance *in);
+bool instance_is_eos(const struct instance *in, int32_t id);
+
+#endif
