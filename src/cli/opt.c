@@ -61,7 +61,7 @@ static struct opt *find(struct opt *opts, int n, const char *arg, const char **v
     size_t len = eq ? (size_t)(eq - name) : strlen(name);
     *value = eq ? eq + 1 : NULL;
     for (int i = 0; i < n; i++)
-        if (strlen(opts[i].name) == len && !memcmp(opts[i].name, name, len) && (len == 1) == (d == 1))
+        if (strlen(opts[i].name) == len && !memcmp(opts[i].name, name, len) && (d == 2 || len == 1))
             return &opts[i];
     return NULL;
 }
