@@ -28,13 +28,10 @@ void weights_free(struct weights *w)
 {
     if (!w)
         return;
-    for (int i = 0; i < w->n_copies; i++)
-        mem_big_free(w->copy[i].p, w->copy[i].n);
     for (int i = 0; i < w->n_st; i++)
         st_close(&w->st[i]);
     for (int i = 0; i < w->n_gguf; i++)
         gguf_close(w->gguf[i]);
-    free(w->copy);
     free(w->st);
     free(w->gguf);
     free(w->entry);
@@ -149,32 +146,6 @@ static int64_t element_count(const struct weight *t)
     return n;
 }
 
-/* Kernels may load whole elements; a few old files don't align theirs. Those tensors alone are copied. */
-static int align_part(struct weights *w, const void **p, size_t n, size_t align, const struct weight *t, struct err *e)
-{
-    if ((uintptr_t)*p % align == 0)
-        return 0;
-    void *q = mem_big(n);
-    if (!q)
-        return err_set(e, ERR_NOMEM, "%s: no memory for an aligned copy of tensor %.120s (%zu bytes)", t->file, t->name, n);
-    memcpy(q, *p, n);
-    w->copy = xrealloc(w->copy, ((size_t)w->n_copies + 1) * sizeof *w->copy);
-    w->copy[w->n_copies++] = (struct catalogue_copy){q, n};
-    *p = q;
-    return 0;
-}
-
-static int align_weight(struct weights *w, struct weight *t, struct err *e)
-{
-    size_t rows = (size_t)(element_count(t) / t->ne[t->ndim - 1]);
-    int rc = align_part(w, &t->q, rows * t->row_bytes, wfmt_align(t->fmt), t, e);
-    if (rc || t->fmt != WF_MLX)
-        return rc;
-    size_t n = rows * (size_t)(t->ne[t->ndim - 1] / t->group) * wfmt_align(t->scale_fmt);
-    rc = align_part(w, &t->scale, n, wfmt_align(t->scale_fmt), t, e);
-    return rc ? rc : align_part(w, &t->bias, n, wfmt_align(t->scale_fmt), t, e);
-}
-
 const struct weight *weights_matrix(struct weights *w, struct err *e, int64_t out, int64_t in, const char *key, ...)
 {
     char name[MAX_KEY], shape[96];
@@ -198,7 +169,7 @@ const struct weight *weights_matrix(struct weights *w, struct err *e, int64_t ou
         err_set(e, ERR_UNSUPPORTED, "%s: tensor %.120s is stored as %s, an unsupported format", t->file, t->name, t->type);
         return NULL;
     }
-    return align_weight(w, t, e) ? NULL : t;
+    return t;
 }
 
 const float *weights_floats(struct weights *w, struct err *e, int64_t n, const char *key, ...)
