@@ -146,6 +146,13 @@ static int64_t element_count(const struct weight *t)
     return n;
 }
 
+static bool is_unsupported(const struct weight *t, struct err *e)
+{
+    if (t->fmt == WF_OTHER)
+        err_set(e, ERR_UNSUPPORTED, "%s: tensor %.120s is stored as %s, an unsupported format", t->file, t->name, t->type);
+    return t->fmt == WF_OTHER;
+}
+
 const struct weight *weights_matrix(struct weights *w, struct err *e, int64_t out, int64_t in, const char *key, ...)
 {
     char name[MAX_KEY], shape[96];
@@ -159,14 +166,12 @@ const struct weight *weights_matrix(struct weights *w, struct err *e, int64_t ou
         return NULL;
     }
     t->used = true;
+    if (is_unsupported(t, e)) // first, because the stored shape may be one of packed words
+        return NULL;
     int64_t cols = t->ne[t->ndim - 1];
     if (cols != in || in < 1 || element_count(t) / cols != out || (t->ndim == 1 && out != 1)) {
         err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s: expected [%lld, %lld], found %s", t->file, t->name, (long long)out,
                 (long long)in, shape_text(t, shape));
-        return NULL;
-    }
-    if (t->fmt == WF_OTHER) {
-        err_set(e, ERR_UNSUPPORTED, "%s: tensor %.120s is stored as %s, an unsupported format", t->file, t->name, t->type);
         return NULL;
     }
     return t;
@@ -184,13 +189,11 @@ const float *weights_floats(struct weights *w, struct err *e, int64_t n, const c
         return NULL;
     }
     t->used = true;
+    if (is_unsupported(t, e))
+        return NULL;
     if (n < 1 || element_count(t) != n) {
         err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s: expected %lld values, found %s", t->file, t->name, (long long)n,
                 shape_text(t, shape));
-        return NULL;
-    }
-    if (t->fmt == WF_OTHER) {
-        err_set(e, ERR_UNSUPPORTED, "%s: tensor %.120s is stored as %s, an unsupported format", t->file, t->name, t->type);
         return NULL;
     }
     char *p = arena_alloc(&w->arena, (size_t)n * sizeof(float) + 64);
