@@ -26,7 +26,7 @@ struct builder {
     struct rule *rule; // by key
     size_t n_rules;
     const struct json *mtp_quantization;
-    int n_dropped, n_inferred, n_unaligned;
+    int n_dropped, n_inferred;
     char dropped[400], inferred[400];
 };
 
@@ -230,8 +230,6 @@ static const uint8_t *data(const struct builder *b, const struct raw *r)
     return m->p + r->t->offset;
 }
 
-static bool is_unaligned(const struct raw *r) { return r->t->bits >= 16 && r->t->offset % ((unsigned)r->t->bits / 8); }
-
 /* A scale or bias tensor has the weight's shape but for the last dimension. */
 static int check_part(const struct builder *b, const struct raw *w, const struct raw *s, const struct raw *like, struct err *e)
 {
@@ -267,7 +265,6 @@ static int read_triple(struct builder *b, struct weight *t, char type[64], const
     json_int(json_get(rule, "bits"), &bits);
     json_int(json_get(rule, "group_size"), &group);
     t->bytes += scales->t->bytes + (biases ? biases->t->bytes : 0);
-    b->n_unaligned += is_unaligned(scales) || (biases && is_unaligned(biases));
     if (strcmp(mode, "affine") && (*mode || !strcmp(scales->t->dtype, "U8"))) {
         snprintf(type, 64, "U32 %.40s", *mode ? mode : "without biases");
         return 0; // listed as WF_OTHER; a lookup refuses it
@@ -314,7 +311,6 @@ static int add_raw(struct builder *b, const struct raw *r, struct err *e)
         if (!scales && (biases || json_get(b->p->quantization, "group_size")))
             return err_set(e, ERR_FORMAT, "%s: missing tensor %.*s.scales", file, (int)(strlen(name) - 7), name);
     }
-    b->n_unaligned += is_unaligned(r);
     if (scales) {
         int rc = read_triple(b, &t, type, r, scales, biases, e);
         if (rc)
@@ -354,8 +350,6 @@ static void add_notes(struct builder *b)
         package_note(p, "%d duplicate tensors are ignored, first %s", b->n_dropped, b->dropped);
     if (b->n_inferred)
         package_note(p, "%d quantized tensors follow their shapes, not the configuration; first %s", b->n_inferred, b->inferred);
-    if (b->n_unaligned)
-        package_note(p, "%d tensors are not aligned to their elements: they are copied when used", b->n_unaligned);
 }
 
 int hf_catalogue(struct package *p, const struct hf_files *f, const struct json *mtp_quantization, struct err *e)

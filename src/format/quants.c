@@ -50,8 +50,6 @@ const char *wfmt_name(enum wfmt f)
     return (unsigned)f < sizeof name / sizeof *name ? name[f] : "?";
 }
 
-size_t wfmt_align(enum wfmt f) { return f == WF_F32 || f == WF_MLX ? 4 : f == WF_OTHER ? 1 : 2; }
-
 void weight_layout(struct weight *t)
 {
     size_t in = (size_t)t->ne[t->ndim - 1];
