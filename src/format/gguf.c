@@ -1,6 +1,6 @@
-/* Parser of the GGUF container. The header is walked twice: a first pass proves that every length stays inside
- * the file and counts nothing it hasn't seen, then the tables are allocated and filled. Numbers are read with
- * memcpy: nothing in the header is aligned. Little-endian files on little-endian machines. */
+/* Parser of the GGUF container. Counts are bounded by the bytes that are left before a table is allocated, and
+ * every length before it is followed. Numbers are read with memcpy: nothing in the header is aligned.
+ * Little-endian files on little-endian machines. */
 #include "format/gguf.h"
 
 #include <stdlib.h>
@@ -56,7 +56,7 @@ static size_t scalar_bytes(int type)
     }
 }
 
-// ---- reading -----------------------------------------------------------------------------------------------
+// ---- reading ---------------------------------------------------------------------------------------------
 
 struct reader {
     const uint8_t *p;
@@ -171,7 +171,7 @@ static int take_kv(struct gguf *g, struct reader *r, struct gguf_kv *kv)
     return 0;
 }
 
-// ---- tensor table ------------------------------------------------------------------------------------------
+// ---- tensor table ----------------------------------------------------------------------------------------
 
 static int take_tensor(struct gguf *g, struct reader *r, struct gguf_tensor *t)
 {
@@ -274,7 +274,7 @@ static int place_tensors(struct gguf *g, struct err *e)
     return rc;
 }
 
-// ---- opening -----------------------------------------------------------------------------------------------
+// ---- opening ---------------------------------------------------------------------------------------------
 
 static int read_head(struct gguf *g, struct reader *r, uint64_t *n_tensors, uint64_t *n_kv)
 {
@@ -398,7 +398,7 @@ void gguf_close(struct gguf *g)
     free(g);
 }
 
-// ---- values ------------------------------------------------------------------------------------------------
+// ---- values ----------------------------------------------------------------------------------------------
 
 const struct gguf_kv *gguf_find(const struct gguf *g, const char *key)
 {

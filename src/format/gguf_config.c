@@ -1,5 +1,5 @@
-/* GGUF metadata as a configuration in HF's spelling: JSON text is composed and parsed, so that the model layer
- * sees one kind of configuration. What the metadata lack is left out, and the model layer refuses by name.
+/* GGUF metadata as a configuration in HF's spelling: JSON text is composed and parsed, so that the model
+ * layer sees one kind of configuration. What the metadata lack is left out, and the model layer refuses by name.
  * Architectures without a mapping get model_type "gguf:NAME". */
 #include <inttypes.h>
 #include <math.h>
@@ -18,7 +18,7 @@ struct writer {
     struct buf b;
 };
 
-// ---- reading metadata ----------------------------------------------------------------------------------------
+// ---- reading metadata ------------------------------------------------------------------------------------
 
 const struct gguf_kv *gguf_arch_find(const struct gguf *g, const char *arch, const char *key)
 {
@@ -71,7 +71,7 @@ int gguf_names_init(struct gguf_names *m, const struct gguf *g, struct err *e)
     return 0;
 }
 
-// ---- writing -------------------------------------------------------------------------------------------------
+// ---- writing ---------------------------------------------------------------------------------------------
 
 static void put_key(struct writer *w, const char *key)
 {

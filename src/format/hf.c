@@ -1,5 +1,5 @@
-/* Folders: config.json, generation_config.json and which safetensors files belong to the model. The index says
- * where a tensor is; files that it doesn't name may only add tensors that it lacks (heads arrive that way). */
+/* Folders: config.json, generation_config.json and which safetensors files belong to the model. The index
+ * says where a tensor is; files that it doesn't name may only add tensors it lacks (heads arrive that way). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ enum { MAX_FILES = 4096, MAX_EOS = 64 };
 static const size_t max_config_bytes = (size_t)16 << 20, max_index_bytes = (size_t)64 << 20;
 static const char index_name[] = "model.safetensors.index.json";
 
-// ---- configuration -------------------------------------------------------------------------------------------
+// ---- configuration ---------------------------------------------------------------------------------------
 
 /* 1 if the file isn't there. */
 static int read_json(struct package *p, const char *dir, const char *name, struct json **out, struct err *e)
@@ -121,7 +121,7 @@ static int read_config(struct package *p, const char *dir, struct json **top, st
     return rc < 0 ? rc : 0;
 }
 
-// ---- files ---------------------------------------------------------------------------------------------------
+// ---- files -----------------------------------------------------------------------------------------------
 
 static bool is_safetensors(const char *s)
 {

@@ -30,7 +30,7 @@ struct builder {
     char dropped[400], inferred[400];
 };
 
-// ---- names ---------------------------------------------------------------------------------------------------
+// ---- names -----------------------------------------------------------------------------------------------
 
 static int by_name(const void *a, const void *b)
 {
@@ -149,7 +149,7 @@ static int collect(struct builder *b, struct err *e)
     return 0;
 }
 
-// ---- quantization rules --------------------------------------------------------------------------------------
+// ---- quantization rules ----------------------------------------------------------------------------------
 
 static int by_rule(const void *a, const void *b)
 {
@@ -217,7 +217,7 @@ static enum wfmt float_fmt(const char *dtype)
                                     : WF_OTHER;
 }
 
-// ---- entries -------------------------------------------------------------------------------------------------
+// ---- entries ---------------------------------------------------------------------------------------------
 
 static void copy_shape(struct weight *t, const struct st_tensor *s)
 {

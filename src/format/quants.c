@@ -147,7 +147,7 @@ void weight_row(const struct weight *w, int64_t row, float *out)
     }
 }
 
-// ---- search for NaN and infinity -----------------------------------------------------------------------------
+// ---- search for NaN and infinity -------------------------------------------------------------------------
 
 static const char *odd_name(float v) { return isnan(v) ? "NaN" : v > 0 ? "+infinity" : "-infinity"; }
 

@@ -1,5 +1,5 @@
-/* Format: u64 little-endian header length, header (a JSON object, may be padded with spaces), data. Offsets in
- * the header count from the end of the header. No alignment is promised. */
+/* Format: u64 little-endian header length, header (a JSON object, may be padded with spaces), data. Offsets
+ * in the header count from the end of the header. No alignment is promised. */
 #include "format/safetensors.h"
 
 #include <stdlib.h>

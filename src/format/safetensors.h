@@ -1,5 +1,5 @@
-/* safetensors container: one file's tensor table over a mapping. Owns the mapping and the table; the data stay
- * in the file. Opening checks the header length, JSON, dtypes, shapes, sizes, ranges and overlaps. Knows no
+/* safetensors container: one file's tensor table over a mapping. Owns the mapping and the table; the data
+ * stay in the file. Opening checks the header length, JSON, dtypes, shapes, sizes, ranges and overlaps. Knows no
  * tensor names and no quantization. */
 #ifndef FORMAT_SAFETENSORS_H
 #define FORMAT_SAFETENSORS_H

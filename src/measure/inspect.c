@@ -104,7 +104,7 @@ static void add_format(struct sum *table, int *n, const struct weight *w)
     add(&table[i], w);
 }
 
-// ---- writing -------------------------------------------------------------------------------------------------
+// ---- writing ---------------------------------------------------------------------------------------------
 
 static void put_str(struct buf *b, const char *key, const char *s)
 {
@@ -230,7 +230,7 @@ static void put_texts(const struct package *p, struct buf *b)
     free(own);
 }
 
-// ---- draft head ----------------------------------------------------------------------------------------------
+// ---- draft head ------------------------------------------------------------------------------------------
 
 static int stored_parts(const struct weight *w)
 {
@@ -291,7 +291,7 @@ static void put_head(const struct package *p, struct buf *b)
     buf_chr(b, '}');
 }
 
-// ---- report --------------------------------------------------------------------------------------------------
+// ---- report ----------------------------------------------------------------------------------------------
 
 static void put_unused(const struct package *p, struct buf *b)
 {

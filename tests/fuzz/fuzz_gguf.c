@@ -1,5 +1,5 @@
-/* Opens bytes as a GGUF file, reads every value in every way, maps it to a package and reads the ends of every
- * tensor and a row of those that have one. */
+/* Opens bytes as a GGUF file, reads every value in every way, maps it to a package and reads the ends of
+ * every tensor and a row of those that have one. */
 #include <stdlib.h>
 
 #include "format/package.h"

@@ -1,5 +1,5 @@
-/* Opens bytes as a safetensors file, touches the ends of every tensor, then catalogues them as the one file of a
- * package and reads the first row of what has rows. */
+/* Opens bytes as a safetensors file, touches the ends of every tensor, then catalogues them as the one file
+ * of a package and reads the first row of what has rows. */
 #include <stdlib.h>
 
 #include "format/hf_tensors.h"

@@ -1,4 +1,4 @@
-/* format/: containers, folders, the catalogue and stored formats, on small files that the test writes itself. */
+/* format/: containers, folders, the catalogue and stored formats, on small files the test writes itself. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@
 
 static char dir[64];
 
-// ---- files ---------------------------------------------------------------------------------------------------
+// ---- files -----------------------------------------------------------------------------------------------
 
 static void clear(const char *path)
 {
@@ -122,7 +122,7 @@ static bool has_note(const struct package *p, const char *words)
     return false;
 }
 
-// ---- safetensors ---------------------------------------------------------------------------------------------
+// ---- safetensors -----------------------------------------------------------------------------------------
 
 static void st_bad(const char *header, size_t n, const char *words)
 {
@@ -205,7 +205,7 @@ static void test_safetensors_damage(void **state)
     st_bad("{'a':1}", 0, "bad JSON");
 }
 
-// ---- GGUF ----------------------------------------------------------------------------------------------------
+// ---- GGUF ------------------------------------------------------------------------------------------------
 
 struct gg { // a writer: metadata and tensor infos in memory, then the file
     struct buf kv, ti;
@@ -505,7 +505,7 @@ static void test_gguf_split(void **state)
     open_bad("m-00001-of-00002.gguf", "missing file m-00002-of-00002.gguf");
 }
 
-// ---- folders -------------------------------------------------------------------------------------------------
+// ---- folders ---------------------------------------------------------------------------------------------
 
 static void test_folder(void **state)
 {
@@ -643,25 +643,17 @@ static void test_mlx(void **state)
                             "\"model.m\":{\"mode\":\"mxfp4\",\"group_size\":32,\"bits\":4}}}");
     // q: 4 bits in groups of 64; k: 8 in 32 by its own rule; r: 3 in 64, which no rule says; m: another mode
     put_st("model.safetensors",
-           "{\"model.q.weight\":" T("U32", "[2,8]", 0, 64) ",\"model.q.scales\":" T("F16", "[2,1]", 64, 68) ",\"model.q.biases\":" T("F16", "[2,1]", 68, 72) ",\"model.k.weight\":" T("U32", "[1,8]", 72, 104) ",\"model.k.scales\":" T(
-               "F16", "[1,1]",
-               104, 106) ",\"model.k.biases\":" T("F16", "[1,1]",
-                                                  106, 108) ",\"model.r.weight\":" T("U32", "[1,12]", 108,
-                                                                                     156) ",\"model.r."
-                                                                                          "scales\":" T("F16",
-                                                                                                        "[1,"
-                                                                                                        "2]",
-                                                                                                        156,
-                                                                                                        160) ",\"model.r.biases\":" T("F16",
-                                                                                                                                      "[1,2]",
-                                                                                                                                      160,
-                                                                                                                                      164) ",\"model.m.weight\":" T("U32",
-                                                                                                                                                                    "[1,4]",
-                                                                                                                                                                    164,
-                                                                                                                                                                    180) ",\"model.m.scales\":" T("U8",
-                                                                                                                                                                                                  "[1,1]",
-                                                                                                                                                                                                  180,
-                                                                                                                                                                                                  181) "}",
+           "{\"model.q.weight\":" T("U32", "[2,8]", 0, 64)
+           ",\"model.q.scales\":" T("F16", "[2,1]", 64, 68)
+           ",\"model.q.biases\":" T("F16", "[2,1]", 68, 72)
+           ",\"model.k.weight\":" T("U32", "[1,8]", 72, 104)
+           ",\"model.k.scales\":" T("F16", "[1,1]", 104, 106)
+           ",\"model.k.biases\":" T("F16", "[1,1]", 106, 108)
+           ",\"model.r.weight\":" T("U32", "[1,12]", 108, 156)
+           ",\"model.r.scales\":" T("F16", "[1,2]", 156, 160)
+           ",\"model.r.biases\":" T("F16", "[1,2]", 160, 164)
+           ",\"model.m.weight\":" T("U32", "[1,4]", 164, 180)
+           ",\"model.m.scales\":" T("U8", "[1,1]", 180, 181) "}",
            181);
     struct package *p = open_ok("");
     assert_int_equal(p->kind, PACKAGE_MLX);
@@ -710,7 +702,7 @@ static void test_mlx(void **state)
     open_bad("", "no bits and group size fit");
 }
 
-// ---- numbers -------------------------------------------------------------------------------------------------
+// ---- numbers ---------------------------------------------------------------------------------------------
 
 static void test_halves(void **state)
 {
