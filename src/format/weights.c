@@ -14,7 +14,7 @@
 
 enum { MAX_KEY = 256 };
 
-// ---- building ------------------------------------------------------------------------------------------------
+// ---- building --------------------------------------------------------------------------------------------
 
 struct weights *weights_new(const char *label)
 {
@@ -43,7 +43,8 @@ void weights_free(struct weights *w)
 
 const char *weights_canonical(const char *name)
 {
-    static const char *const prefix[] = {"model.language_model.", "language_model.model.", "model.", "language_model."};
+    static const char *const prefix[] = {"model.language_model.", "language_model.model.", "model.",
+                                         "language_model."};
     for (size_t i = 0; i < sizeof prefix / sizeof *prefix; i++)
         if (!strncmp(name, prefix[i], strlen(prefix[i])))
             return name + strlen(prefix[i]);
@@ -107,7 +108,7 @@ void weights_seal(struct weights *w)
     rehash(w, w->n_slots ? w->n_slots : 256);
 }
 
-// ---- lookups -------------------------------------------------------------------------------------------------
+// ---- lookups ---------------------------------------------------------------------------------------------
 
 static struct weight *find(const struct weights *w, char key[MAX_KEY], const char *fmt, va_list ap)
 {
@@ -149,11 +150,13 @@ static int64_t element_count(const struct weight *t)
 static bool is_unsupported(const struct weight *t, struct err *e)
 {
     if (t->fmt == WF_OTHER)
-        err_set(e, ERR_UNSUPPORTED, "%s: tensor %.120s is stored as %s, an unsupported format", t->file, t->name, t->type);
+        err_set(e, ERR_UNSUPPORTED, "%s: tensor %.120s is stored as %s, an unsupported format", t->file,
+                t->name, t->type);
     return t->fmt == WF_OTHER;
 }
 
-const struct weight *weights_matrix(struct weights *w, struct err *e, int64_t out, int64_t in, const char *key, ...)
+const struct weight *weights_matrix(struct weights *w, struct err *e, int64_t out, int64_t in,
+                                    const char *key, ...)
 {
     char name[MAX_KEY], shape[96];
     va_list ap;
@@ -161,8 +164,8 @@ const struct weight *weights_matrix(struct weights *w, struct err *e, int64_t ou
     struct weight *t = find(w, name, key, ap);
     va_end(ap);
     if (!t) {
-        err_set(e, ERR_FORMAT, "%s: missing tensor %.120s, expected a matrix of [%lld, %lld]", w->label, name, (long long)out,
-                (long long)in);
+        err_set(e, ERR_FORMAT, "%s: missing tensor %.120s, expected a matrix of [%lld, %lld]", w->label, name,
+                (long long)out, (long long)in);
         return NULL;
     }
     t->used = true;
@@ -170,8 +173,8 @@ const struct weight *weights_matrix(struct weights *w, struct err *e, int64_t ou
         return NULL;
     int64_t cols = t->ne[t->ndim - 1];
     if (cols != in || in < 1 || element_count(t) / cols != out || (t->ndim == 1 && out != 1)) {
-        err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s: expected [%lld, %lld], found %s", t->file, t->name, (long long)out,
-                (long long)in, shape_text(t, shape));
+        err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s: expected [%lld, %lld], found %s", t->file,
+                t->name, (long long)out, (long long)in, shape_text(t, shape));
         return NULL;
     }
     return t;
@@ -185,20 +188,22 @@ const float *weights_floats(struct weights *w, struct err *e, int64_t n, const c
     struct weight *t = find(w, name, key, ap);
     va_end(ap);
     if (!t) {
-        err_set(e, ERR_FORMAT, "%s: missing tensor %.120s, expected %lld values", w->label, name, (long long)n);
+        err_set(e, ERR_FORMAT, "%s: missing tensor %.120s, expected %lld values", w->label, name,
+                (long long)n);
         return NULL;
     }
     t->used = true;
     if (is_unsupported(t, e))
         return NULL;
     if (n < 1 || element_count(t) != n) {
-        err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s: expected %lld values, found %s", t->file, t->name, (long long)n,
-                shape_text(t, shape));
+        err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s: expected %lld values, found %s", t->file, t->name,
+                (long long)n, shape_text(t, shape));
         return NULL;
     }
     char *p = arena_alloc(&w->arena, (size_t)n * sizeof(float) + 64);
     if (!p) {
-        err_set(e, ERR_NOMEM, "%s: no memory for the %lld values of tensor %.120s", t->file, (long long)n, t->name);
+        err_set(e, ERR_NOMEM, "%s: no memory for the %lld values of tensor %.120s", t->file, (long long)n,
+                t->name);
         return NULL;
     }
     float *v = (float *)(void *)(p + (64 - (uintptr_t)p % 64) % 64);
@@ -223,4 +228,7 @@ void weights_ignore(struct weights *w, const char *prefix, const char *why)
 }
 
 int weights_count(const struct weights *w) { return w->n; }
-const struct weight *weights_at(const struct weights *w, int i) { return i >= 0 && i < w->n ? &w->entry[i].w : NULL; }
+const struct weight *weights_at(const struct weights *w, int i)
+{
+    return i >= 0 && i < w->n ? &w->entry[i].w : NULL;
+}

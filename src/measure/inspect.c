@@ -10,9 +10,22 @@
 #include "format/config.h"
 #include "format/gguf.h"
 
-enum class { EMBEDDING, HEAD, ATTENTION, LINEAR_ATTENTION, MLP, EXPERTS, NORMS, DRAFT_HEAD, OTHER_INPUT, OTHER, N_CLASSES };
+enum class {
+    EMBEDDING,
+    HEAD,
+    ATTENTION,
+    LINEAR_ATTENTION,
+    MLP,
+    EXPERTS,
+    NORMS,
+    DRAFT_HEAD,
+    OTHER_INPUT,
+    OTHER,
+    N_CLASSES
+};
 static const char *const class_name[N_CLASSES] = {
-    "embedding", "lm_head", "attention", "linear_attention", "mlp", "experts", "norms", "draft_head", "other_modalities", "other",
+    "embedding", "lm_head", "attention",  "linear_attention", "mlp",
+    "experts",   "norms",   "draft_head", "other_modalities", "other",
 };
 
 struct sum {
@@ -48,26 +61,18 @@ static bool in_head(const char *key, int64_t n_layers)
     return strtoll(key + 7, NULL, 10) >= n_layers;
 }
 
-static enum class class_of(const char *key, int64_t n_layers)
-{
-    static const char *const inputs[] = {"visual.", "vision_", "audio_", "multi_modal_projector.", "embed_vision.", "embed_audio."};
-    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
-        if (starts(key, inputs[i]))
-            return OTHER_INPUT;
-    if (in_head(key, n_layers))
-        return DRAFT_HEAD;
-    if (ends(key, "norm.weight"))
-        return NORMS;
-    if (starts(key, "embed_tokens.") || starts(key, "word_embeddings."))
-        return EMBEDDING;
-    if (starts(key, "lm_head."))
-        return HEAD;
-    if (strstr(key, "experts.") || strstr(key, ".switch_mlp."))
-        return EXPERTS;
-    if (strstr(key, ".linear_attn."))
-        return LINEAR_ATTENTION;
-    if (strstr(key, "attn.") || strstr(key, ".attention."))
-        return ATTENTION;
+static enum class class_of(const char *key, int64_t n_layers) {
+    static const char *const inputs[] = {"visual.", "vision_", "audio_", "multi_modal_projector.",
+                                         "embed_vision.", "embed_audio."};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs;
+         i++) if (starts(key, inputs[i])) return OTHER_INPUT;
+    if (in_head(key, n_layers)) return DRAFT_HEAD;
+    if (ends(key, "norm.weight")) return NORMS;
+    if (starts(key, "embed_tokens.") || starts(key, "word_embeddings.")) return EMBEDDING;
+    if (starts(key, "lm_head.")) return HEAD;
+    if (strstr(key, "experts.") || strstr(key, ".switch_mlp.")) return EXPERTS;
+    if (strstr(key, ".linear_attn.")) return LINEAR_ATTENTION;
+    if (strstr(key, "attn.") || strstr(key, ".attention.")) return ATTENTION;
     return strstr(key, ".mlp.") ? MLP : OTHER;
 }
 
@@ -99,7 +104,7 @@ static void add_format(struct sum *table, int *n, const struct weight *w)
     add(&table[i], w);
 }
 
-// ---- writing -------------------------------------------------------------------------------------------------
+// ---- writing ---------------------------------------------------------------------------------------------
 
 static void put_str(struct buf *b, const char *key, const char *s)
 {
@@ -112,7 +117,8 @@ static void put_str(struct buf *b, const char *key, const char *s)
 
 static void put_sum(struct buf *b, const struct sum *s)
 {
-    buf_fmt(b, "\"tensors\":%d,\"parameters\":%" PRId64 ",\"bytes\":%" PRIu64, s->n_tensors, s->parameters, s->bytes);
+    buf_fmt(b, "\"tensors\":%d,\"parameters\":%" PRId64 ",\"bytes\":%" PRIu64, s->n_tensors, s->parameters,
+            s->bytes);
 }
 
 static void put_formats(struct buf *b, const struct sum *table, int n)
@@ -203,7 +209,9 @@ static void put_texts(const struct package *p, struct buf *b)
         tokenizer = model ? p->config_file : NULL;
         template = own ? p->config_file : NULL;
     } else {
-        tokenizer = has_file(p, "tokenizer.json") ? "tokenizer.json" : has_file(p, "tokenizer.model") ? "tokenizer.model" : NULL;
+        tokenizer = has_file(p, "tokenizer.json")    ? "tokenizer.json"
+                    : has_file(p, "tokenizer.model") ? "tokenizer.model"
+                                                     : NULL;
         template = has_file(p, "chat_template.jinja") ? "chat_template.jinja"
                    : config_has_template(p)           ? "tokenizer_config.json"
                                                       : NULL;
@@ -222,19 +230,23 @@ static void put_texts(const struct package *p, struct buf *b)
     free(own);
 }
 
-// ---- draft head ----------------------------------------------------------------------------------------------
+// ---- draft head ------------------------------------------------------------------------------------------
 
-static int stored_parts(const struct weight *w) { return w->fmt == WF_MLX ? 3 : starts(w->type, "U32 ") ? 2 : 1; }
+static int stored_parts(const struct weight *w)
+{
+    return w->fmt == WF_MLX ? 3 : starts(w->type, "U32 ") ? 2 : 1;
+}
 
 void inspect_find_head(const struct package *p, struct inspect_head *h)
 {
-    static const char *const needed[] = {"mtp.fc.weight", "mtp.pre_fc_norm_embedding.weight", "mtp.pre_fc_norm_hidden.weight",
-                                         "mtp.norm.weight", "mtp.layers.0.input_layernorm.weight",
-                                         "mtp.layers.0.self_attn.q_proj.weight"};
+    static const char *const needed[] = {
+        "mtp.fc.weight",   "mtp.pre_fc_norm_embedding.weight",    "mtp.pre_fc_norm_hidden.weight",
+        "mtp.norm.weight", "mtp.layers.0.input_layernorm.weight", "mtp.layers.0.self_attn.q_proj.weight"};
     int64_t n_layers = trunk_layers(p);
     bool is_mtp_layout = false;
     *h = (struct inspect_head){0};
-    if (!json_int(cfg_get(p, "mtp_num_hidden_layers"), &h->promised) && !json_int(cfg_get(p, "num_nextn_predict_layers"), &h->promised))
+    if (!json_int(cfg_get(p, "mtp_num_hidden_layers"), &h->promised) &&
+        !json_int(cfg_get(p, "num_nextn_predict_layers"), &h->promised))
         h->promised = 0;
     for (int i = 0; i < weights_count(p->weights); i++) {
         const struct weight *w = weights_at(p->weights, i);
@@ -264,21 +276,22 @@ static void put_head(const struct package *p, struct buf *b)
         if (class_of(w->key, n_layers) == DRAFT_HEAD)
             add_format(formats, &n, w);
     }
-    const char *state = h.missing                 ? "incomplete"
-                        : h.n_tensors             ? "found"
-                        : h.promised > 0          ? "promised by the configuration, but the weights hold none"
-                                                  : "none";
-    buf_fmt(b, ",\"mtp\":{\"promised\":%" PRId64 ",\"found\":%s,", h.promised, h.n_tensors ? "true" : "false");
+    const char *state = h.missing        ? "incomplete"
+                        : h.n_tensors    ? "found"
+                        : h.promised > 0 ? "promised by the configuration, but the weights hold none"
+                                         : "none";
+    buf_fmt(b, ",\"mtp\":{\"promised\":%" PRId64 ",\"found\":%s,", h.promised,
+            h.n_tensors ? "true" : "false");
     put_str(b, "state", state);
     buf_chr(b, ',');
     put_str(b, "missing", h.missing);
-    buf_fmt(b, ",\"tensors\":%d,\"stored_tensors\":%d,\"parameters\":%" PRId64 ",\"bytes\":%" PRIu64 ",", h.n_tensors, h.n_stored,
-            h.parameters, h.bytes);
+    buf_fmt(b, ",\"tensors\":%d,\"stored_tensors\":%d,\"parameters\":%" PRId64 ",\"bytes\":%" PRIu64 ",",
+            h.n_tensors, h.n_stored, h.parameters, h.bytes);
     put_formats(b, formats, n);
     buf_chr(b, '}');
 }
 
-// ---- report --------------------------------------------------------------------------------------------------
+// ---- report ----------------------------------------------------------------------------------------------
 
 static void put_unused(const struct package *p, struct buf *b)
 {

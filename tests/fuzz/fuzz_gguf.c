@@ -1,7 +1,8 @@
-/* Opens bytes as a GGUF file, reads every value in every way and touches the ends of every tensor. */
+/* Opens bytes as a GGUF file, reads every value in every way, maps it to a package and reads the ends of
+ * every tensor and a row of those that have one. */
 #include <stdlib.h>
 
-#include "format/gguf.h"
+#include "format/package.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
@@ -34,6 +35,30 @@ static void read_values(const struct gguf *g)
     }
 }
 
+static void open_package(const uint8_t *bytes, size_t n)
+{
+    struct package *p;
+    struct err e = {0};
+    if (package_open_gguf_bytes(&p, bytes, n, "input", &e)) {
+        if (!e.code || !e.msg[0])
+            abort();
+        return;
+    }
+    if (!p->config)
+        abort();
+    for (int i = 0; i < weights_count(p->weights); i++) {
+        const struct weight *w = weights_at(p->weights, i);
+        if (weights_find(p->weights, "%s", w->key) != w && __builtin_strlen(w->key) < 256)
+            abort();
+        float *row = malloc((size_t)w->ne[w->ndim - 1] * sizeof *row + 1);
+        if (row && w->fmt != WF_OTHER)
+            weight_row(w, 0, row);
+        free(row);
+    }
+    (void)!weights_check_finite(p->weights, &e);
+    package_close(p);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
     struct gguf *g;
@@ -48,5 +73,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
     for (size_t i = 0; i < g->n_tensors; i++)
         sum = sum + p[g->tensor[i].offset] + p[g->tensor[i].offset + g->tensor[i].n_bytes - 1];
     gguf_close(g);
+    open_package(p, n);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* format/: containers, folders, the catalogue and stored formats, on small files that the test writes itself. */
+/* format/: containers, folders, the catalogue and stored formats, on small files the test writes itself. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@
 
 static char dir[64];
 
-// ---- files ---------------------------------------------------------------------------------------------------
+// ---- files -----------------------------------------------------------------------------------------------
 
 static void clear(const char *path)
 {
@@ -122,7 +122,7 @@ static bool has_note(const struct package *p, const char *words)
     return false;
 }
 
-// ---- safetensors ---------------------------------------------------------------------------------------------
+// ---- safetensors -----------------------------------------------------------------------------------------
 
 static void st_bad(const char *header, size_t n, const char *words)
 {
@@ -142,9 +142,11 @@ static void test_safetensors(void **state)
     (void)state;
     struct st_file f;
     struct err e = {0};
-    struct buf b = st_bytes("{\"__metadata__\":{\"format\":\"mlx\"},\"b\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[4,12]},"
+    struct buf b = st_bytes("{\"__metadata__\":{\"format\":\"mlx\"},\"b\":{\"dtype\":\"BF16\",\"shape\":[2,2]"
+                            ",\"data_offsets\":[4,12]},"
                             "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
-                            "\"z\":{\"dtype\":\"U8\",\"shape\":[0,5],\"data_offsets\":[12,12]}}  ", 12);
+                            "\"z\":{\"dtype\":\"U8\",\"shape\":[0,5],\"data_offsets\":[12,12]}}  ",
+                            12);
     assert_int_equal(st_open_bytes(&f, b.p, b.n, "file", &e), 0);
     assert_int_equal(f.n_tensors, 3);
     assert_string_equal(f.format, "mlx");
@@ -182,8 +184,10 @@ static void test_safetensors_damage(void **state)
     st_bad("{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, "no shape");
     st_bad("{\"a\":" T("F32", "[-1,-2]", 0, 8) "}", 8, "negative size in tensor a");
     st_bad("{\"a\":" T("F32", "[8589934592,4294967296,2]", 0, 8) "}", 8, "shape of tensor a overflows");
-    st_bad("{\"a\":" T("F32", "[9223372036854775807,0]", 0, 0) "," "\"b\":" T("F32", "[9223372036854775807,2,0]", 0, 0) "}", 8,
-           "shape of tensor b overflows");
+    st_bad("{\"a\":" T("F32", "[9223372036854775807,0]", 0, 0) ","
+                                                               "\"b\":" T("F32", "[9223372036854775807,2,0]",
+                                                                          0, 0) "}",
+           8, "shape of tensor b overflows");
     st_bad("{\"a\":" T("F32", "[2305843009213693952]", 0, 8) "}", 8, "overflows");
     st_bad("{\"a\":" T("F32", "[18446744073709551616]", 0, 8) "}", 8, "no integer of 64 bits");
     st_bad("{\"a\":" T("F32", "[1,1,1,1,1,1,1,1,2]", 0, 8) "}", 8, "bad rank of tensor a");
@@ -194,13 +198,14 @@ static void test_safetensors_damage(void **state)
     st_bad("{\"a\":" T("F32", "[2]", 0, 12) "}", 12, "size of tensor a: expected 8");
     st_bad("{\"a\":" T("F32", "[2]", 4, 12) "}", 8, "tensor a ends beyond the file");
     st_bad("{\"a\":" T("F32", "[2]", 100, 108) "}", 8, "tensor a lies outside the file");
-    st_bad("{\"a\":" T("F32", "[2]", 0, 8) ",\"b\":" T("F32", "[2]", 4, 12) "}", 12, "overlapping tensors a and b");
+    st_bad("{\"a\":" T("F32", "[2]", 0, 8) ",\"b\":" T("F32", "[2]", 4, 12) "}", 12,
+           "overlapping tensors a and b");
     st_bad("{\"a\":" T("F32", "[2]", 0, 8) ",\"a\":" T("F32", "[2]", 8, 16) "}", 16, "\"a\" is listed twice");
     st_bad("{\"a\\u0000b\":" T("F32", "[2]", 0, 8) "}", 8, "control character");
     st_bad("{'a':1}", 0, "bad JSON");
 }
 
-// ---- GGUF ----------------------------------------------------------------------------------------------------
+// ---- GGUF ------------------------------------------------------------------------------------------------
 
 struct gg { // a writer: metadata and tensor infos in memory, then the file
     struct buf kv, ti;
@@ -331,14 +336,16 @@ static void test_gguf(void **state)
     bool flag;
     assert_int_equal(gguf_open_bytes(&g, b.p, b.n, "file", &e), 0);
     assert_int_equal(g->n_tensors, 7);
-    assert_true(gguf_string(gguf_find(g, "general.architecture"), &s) && s.n == 6 && !memcmp(s.s, "qwen35", 6));
+    assert_true(gguf_string(gguf_find(g, "general.architecture"), &s) && s.n == 6 &&
+                !memcmp(s.s, "qwen35", 6));
     assert_true(gguf_int(gguf_find(g, "qwen35.block_count"), &v) && v == 3);
     assert_true(gguf_num(gguf_find(g, "qwen35.rope.freq_base"), &d) && d == 1e7);
     assert_false(gguf_int(gguf_find(g, "qwen35.rope.freq_base"), &v));
     assert_false(gguf_bool(gguf_find(g, "qwen35.block_count"), &flag));
     assert_false(gguf_int(gguf_find(g, "absent"), &v));
     int64_t heads[3];
-    assert_true(gguf_ints(gguf_find(g, "qwen35.attention.head_count_kv"), heads) && heads[1] == 2 && heads[2] == 0);
+    assert_true(gguf_ints(gguf_find(g, "qwen35.attention.head_count_kv"), heads) && heads[1] == 2 &&
+                heads[2] == 0);
     assert_true(gguf_strings(gguf_find(g, "qwen35.attention.head_count_kv"), &s) < 0);
     gguf_close(g);
     for (size_t n = 0; n < b.n; n += n < 900 ? 1 : 97) {
@@ -390,7 +397,8 @@ static void test_gguf_damage(void **state)
     damage(&b, NULL, 8, &big, 8, "tensor count out of range");
     damage(&b, NULL, 16, &big, 8, "metadata count out of range");
     damage(&b, NULL, 24, &big, 8, "string length out of range");
-    damage(&b, "general.architecture", 4, &big, 8, "string length out of range in value general.architecture");
+    damage(&b, "general.architecture", 4, &big, 8,
+           "string length out of range in value general.architecture");
     damage(&b, "general.architecture", 0, &type, 4, "unknown type 250");
     damage(&b, "head_count_kv", 8, &big, 8, "array length out of range");
     damage(&b, "head_count_kv", 4, &nine, 4, "element type 9");
@@ -497,7 +505,7 @@ static void test_gguf_split(void **state)
     open_bad("m-00001-of-00002.gguf", "missing file m-00002-of-00002.gguf");
 }
 
-// ---- folders -------------------------------------------------------------------------------------------------
+// ---- folders ---------------------------------------------------------------------------------------------
 
 static void test_folder(void **state)
 {
@@ -505,12 +513,19 @@ static void test_folder(void **state)
     struct err e = {0};
     open_bad("absent", "no such file or folder");
     open_bad("", "not a model");
-    put_text("config.json", "{\"model_type\":\"qwen3_5\",\"tie_word_embeddings\":true,\"eos_token_id\":[5,6],\"text_config\":"
-                            "{\"hidden_size\":4,\"big\":1e300,\"half\":0.5,\"eos_token_id\":5,\"s\":\"x\",\"n\":null}}");
+    put_text(
+        "config.json",
+        "{\"model_type\":\"qwen3_5\",\"tie_word_embeddings\":true,\"eos_token_id\":[5,6],\"text_config\":"
+        "{\"hidden_size\":4,\"big\":1e300,\"half\":0.5,\"eos_token_id\":5,\"s\":\"x\",\"n\":null}}");
     open_bad("", "no weights");
     put_st("model.safetensors",
-           "{\"model.language_model.norm.weight\":" T("BF16", "[4]", 0, 8) ",\"lm_head.weight\":" T("F32", "[2,4]", 8, 40) "}", 40);
-    put_st("mtp.safetensors", "{\"mtp.fc.weight\":" T("F16", "[2,4]", 0, 16) ",\"lm_head.weight\":" T("F32", "[1,4]", 16, 32) "}", 32);
+           "{\"model.language_model.norm.weight\":" T("BF16", "[4]", 0,
+                                                      8) ",\"lm_head.weight\":" T("F32", "[2,4]", 8, 40) "}",
+           40);
+    put_st(
+        "mtp.safetensors",
+        "{\"mtp.fc.weight\":" T("F16", "[2,4]", 0, 16) ",\"lm_head.weight\":" T("F32", "[1,4]", 16, 32) "}",
+        32);
     put_st("consolidated.safetensors", "{\"junk\":" T("F16", "[2,4]", 0, 16) "}", 16);
     char *sub = path_join(dir, "mtp");
     mkdir(sub, 0700);
@@ -572,21 +587,34 @@ static void test_index(void **state)
 {
     (void)state;
     put_text("config.json", "{}");
-    put_st("model-00001-of-00002.safetensors", "{\"model.a\":" T("F32", "[1]", 0, 4) ",\"model.b\":" T("F32", "[2]", 4, 12) "}", 12);
-    put_text("model.safetensors.index.json", "{\"weight_map\":{\"model.a\":\"model-00001-of-00002.safetensors\","
-                                             "\"model.b\":\"model-00002-of-00002.safetensors\"}}");
-    open_bad("", "missing file model-00002-of-00002.safetensors: by model.safetensors.index.json it holds 1 tensors, for example model.b");
+    put_st("model-00001-of-00002.safetensors",
+           "{\"model.a\":" T("F32", "[1]", 0, 4) ",\"model.b\":" T("F32", "[2]", 4, 12) "}", 12);
+    put_text("model.safetensors.index.json",
+             "{\"weight_map\":{\"model.a\":\"model-00001-of-00002.safetensors\","
+             "\"model.b\":\"model-00002-of-00002.safetensors\"}}");
+    open_bad("", "missing file model-00002-of-00002.safetensors: by model.safetensors.index.json it holds 1 "
+                 "tensors, for example model.b");
     put_st("model-00002-of-00002.safetensors", "{\"model.b\":" T("F32", "[3]", 0, 12) "}", 12);
-    put_st("head.safetensors", "{\"model.a\":" T("F32", "[4]", 0, 16) ",\"mtp.x\":" T("F32", "[4]", 16, 32) "}", 32);
+    put_st("head.safetensors",
+           "{\"model.a\":" T("F32", "[4]", 0, 16) ",\"mtp.x\":" T("F32", "[4]", 16, 32) "}", 32);
     struct package *p = open_ok("");
     assert_int_equal(weights_count(p->weights), 3);
     assert_int_equal(weights_find(p->weights, "a")->ne[0], 1);
-    assert_int_equal(weights_find(p->weights, "b")->ne[0], 3); // where the index says, not where it stands first
+    assert_int_equal(weights_find(p->weights, "b")->ne[0],
+                     3); // where the index says, not where it stands first
     assert_true(has_note(p, "2 duplicate tensors"));
     assert_true(has_note(p, "head.safetensors is used though the index doesn't name it: 1 tensors"));
     package_close(p);
-    static const char *const escapes[] = {"../x.safetensors", "/etc/x.safetensors", "a/../../x.safetensors", "..", "", "a//b.safetensors",
-                                          "a\\\\b.safetensors", "C:x.safetensors", "./x.safetensors", "a\\u0000.safetensors"};
+    static const char *const escapes[] = {"../x.safetensors",
+                                          "/etc/x.safetensors",
+                                          "a/../../x.safetensors",
+                                          "..",
+                                          "",
+                                          "a//b.safetensors",
+                                          "a\\\\b.safetensors",
+                                          "C:x.safetensors",
+                                          "./x.safetensors",
+                                          "a\\u0000.safetensors"};
     for (size_t i = 0; i < sizeof escapes / sizeof *escapes; i++) {
         char text[200];
         snprintf(text, sizeof text, "{\"weight_map\":{\"model.a\":\"%s\"}}", escapes[i]);
@@ -610,21 +638,30 @@ static void test_mlx(void **state)
     (void)state;
     struct err e = {0};
     float row[128];
-    put_text("config.json", "{\"quantization\":{\"group_size\":64,\"bits\":4,\"language_model.model.k\":{\"group_size\":32,\"bits\":8},"
+    put_text("config.json", "{\"quantization\":{\"group_size\":64,\"bits\":4,\"language_model.model.k\":{"
+                            "\"group_size\":32,\"bits\":8},"
                             "\"model.m\":{\"mode\":\"mxfp4\",\"group_size\":32,\"bits\":4}}}");
     // q: 4 bits in groups of 64; k: 8 in 32 by its own rule; r: 3 in 64, which no rule says; m: another mode
     put_st("model.safetensors",
-           "{\"model.q.weight\":" T("U32", "[2,8]", 0, 64) ",\"model.q.scales\":" T("F16", "[2,1]", 64, 68) ",\"model.q.biases\":"
-           T("F16", "[2,1]", 68, 72) ",\"model.k.weight\":" T("U32", "[1,8]", 72, 104) ",\"model.k.scales\":" T("F16", "[1,1]", 104, 106)
-           ",\"model.k.biases\":" T("F16", "[1,1]", 106, 108) ",\"model.r.weight\":" T("U32", "[1,12]", 108, 156) ",\"model.r.scales\":"
-           T("F16", "[1,2]", 156, 160) ",\"model.r.biases\":" T("F16", "[1,2]", 160, 164) ",\"model.m.weight\":" T("U32", "[1,4]", 164, 180)
-           ",\"model.m.scales\":" T("U8", "[1,1]", 180, 181) "}", 181);
+           "{\"model.q.weight\":" T("U32", "[2,8]", 0, 64)
+           ",\"model.q.scales\":" T("F16", "[2,1]", 64, 68)
+           ",\"model.q.biases\":" T("F16", "[2,1]", 68, 72)
+           ",\"model.k.weight\":" T("U32", "[1,8]", 72, 104)
+           ",\"model.k.scales\":" T("F16", "[1,1]", 104, 106)
+           ",\"model.k.biases\":" T("F16", "[1,1]", 106, 108)
+           ",\"model.r.weight\":" T("U32", "[1,12]", 108, 156)
+           ",\"model.r.scales\":" T("F16", "[1,2]", 156, 160)
+           ",\"model.r.biases\":" T("F16", "[1,2]", 160, 164)
+           ",\"model.m.weight\":" T("U32", "[1,4]", 164, 180)
+           ",\"model.m.scales\":" T("U8", "[1,1]", 180, 181) "}",
+           181);
     struct package *p = open_ok("");
     assert_int_equal(p->kind, PACKAGE_MLX);
     assert_int_equal(weights_count(p->weights), 4);
     const struct weight *q = weights_find(p->weights, "q.weight"), *k = weights_find(p->weights, "k.weight"),
                         *r = weights_find(p->weights, "r.weight"), *m = weights_find(p->weights, "m.weight");
-    assert_true(q->fmt == WF_MLX && q->bits == 4 && q->group == 64 && q->ne[1] == 64 && q->row_bytes == 32 && q->bytes == 72);
+    assert_true(q->fmt == WF_MLX && q->bits == 4 && q->group == 64 && q->ne[1] == 64 && q->row_bytes == 32 &&
+                q->bytes == 72);
     assert_string_equal(q->type, "U32 4-bit g64");
     assert_true(k->bits == 8 && k->group == 32 && k->ne[1] == 32);
     assert_true(r->bits == 3 && r->group == 64 && r->ne[1] == 128);
@@ -634,35 +671,44 @@ static void test_mlx(void **state)
     check_words(&e, "unsupported");
     weight_row(q, 1, row); // row 1: bytes 32.. ; scale and bias of row 1 at bytes 66 and 70
     uint16_t s = 66 | 67 << 8, b = 70 | 71 << 8;
-    assert_true(row[0] == fmaf(f16_to_f32(s), 0, f16_to_f32(b)));        // byte 32 = 0x20
+    assert_true(row[0] == fmaf(f16_to_f32(s), 0, f16_to_f32(b))); // byte 32 = 0x20
     assert_true(row[1] == fmaf(f16_to_f32(s), 2, f16_to_f32(b)));
-    assert_true(row[63] == fmaf(f16_to_f32(s), 3, f16_to_f32(b)));       // byte 63 = 0x3f
+    assert_true(row[63] == fmaf(f16_to_f32(s), 3, f16_to_f32(b))); // byte 63 = 0x3f
     weight_row(r, 0, row); // bytes 108, 109, ... as a stream of 3-bit codes
     s = 156 | 157 << 8, b = 160 | 161 << 8;
     assert_true(row[0] == fmaf(f16_to_f32(s), 108 & 7, f16_to_f32(b)));
     assert_true(row[2] == fmaf(f16_to_f32(s), (108 >> 6 | 109 << 2) & 7, f16_to_f32(b)));
     package_close(p);
-    put_st("model.safetensors", "{\"q.weight\":" T("U32", "[2,8]", 0, 64) ",\"q.biases\":" T("F16", "[2,1]", 64, 68) "}", 68);
+    put_st("model.safetensors",
+           "{\"q.weight\":" T("U32", "[2,8]", 0, 64) ",\"q.biases\":" T("F16", "[2,1]", 64, 68) "}", 68);
     open_bad("", "missing tensor q.scales");
-    put_st("model.safetensors", "{\"q.weight\":" T("U32", "[2,8]", 0, 64) ",\"q.scales\":" T("F16", "[2,1]", 64, 68) "}", 68);
+    put_st("model.safetensors",
+           "{\"q.weight\":" T("U32", "[2,8]", 0, 64) ",\"q.scales\":" T("F16", "[2,1]", 64, 68) "}", 68);
     open_bad("", "missing tensor q.biases");
-    put_st("model.safetensors", "{\"q.weight\":" T("U32", "[2,8]", 0, 64) ",\"q.scales\":" T("F16", "[1,2]", 64, 68) ",\"q.biases\":"
-           T("F16", "[2,1]", 68, 72) "}", 72);
+    put_st("model.safetensors",
+           "{\"q.weight\":" T("U32", "[2,8]", 0, 64) ",\"q.scales\":" T(
+               "F16", "[1,2]", 64, 68) ",\"q.biases\":" T("F16", "[2,1]", 68, 72) "}",
+           72);
     open_bad("", "shape of tensor q.scales");
-    put_st("model.safetensors", "{\"q.weight\":" T("U32", "[2,8]", 0, 64) ",\"q.scales\":" T("F16", "[2,1]", 64, 68) ",\"q.biases\":"
-           T("BF16", "[2,1]", 68, 72) "}", 72);
+    put_st("model.safetensors",
+           "{\"q.weight\":" T("U32", "[2,8]", 0, 64) ",\"q.scales\":" T(
+               "F16", "[2,1]", 64, 68) ",\"q.biases\":" T("BF16", "[2,1]", 68, 72) "}",
+           72);
     open_bad("", "dtype of tensor q.biases");
-    put_st("model.safetensors", "{\"q.weight\":" T("U32", "[2,7]", 0, 56) ",\"q.scales\":" T("F16", "[2,1]", 56, 60) ",\"q.biases\":"
-           T("F16", "[2,1]", 60, 64) "}", 64);
+    put_st("model.safetensors",
+           "{\"q.weight\":" T("U32", "[2,7]", 0, 56) ",\"q.scales\":" T(
+               "F16", "[2,1]", 56, 60) ",\"q.biases\":" T("F16", "[2,1]", 60, 64) "}",
+           64);
     open_bad("", "no bits and group size fit");
 }
 
-// ---- numbers -------------------------------------------------------------------------------------------------
+// ---- numbers ---------------------------------------------------------------------------------------------
 
 static void test_halves(void **state)
 {
     (void)state;
-    assert_true(f16_to_f32(0x3c00) == 1 && f16_to_f32(0xc000) == -2 && f16_to_f32(1) == 0x1p-24f && f16_to_f32(0x7bff) == 65504);
+    assert_true(f16_to_f32(0x3c00) == 1 && f16_to_f32(0xc000) == -2 && f16_to_f32(1) == 0x1p-24f &&
+                f16_to_f32(0x7bff) == 65504);
     assert_true(isinf(f16_to_f32(0x7c00)) && isnan(f16_to_f32(0x7e00)) && signbit(f16_to_f32(0x8000)));
     for (uint32_t h = 0; h < 0x10000; h++) {
         float f = f16_to_f32((uint16_t)h);
@@ -699,7 +745,8 @@ static void test_blocks(void **state)
     assert_true(out[0] == d * (float)(int8_t)q[2] && out[31] == d * (float)(int8_t)q[33]);
     w.fmt = WF_Q4_0;
     weight_row(&w, 0, out);
-    assert_true(out[0] == d * (float)((q[2] & 15) - 8) && out[16] == d * (float)((q[2] >> 4) - 8) && out[31] == d * (float)((q[17] >> 4) - 8));
+    assert_true(out[0] == d * (float)((q[2] & 15) - 8) && out[16] == d * (float)((q[2] >> 4) - 8) &&
+                out[31] == d * (float)((q[17] >> 4) - 8));
     w.fmt = WF_Q4_1;
     weight_row(&w, 0, out);
     assert_true(out[3] == fmaf(d, (float)(q[7] & 15), m) && out[19] == fmaf(d, (float)(q[7] >> 4), m));
@@ -710,7 +757,8 @@ static void test_finite(void **state)
     (void)state;
     struct err e = {0};
     put_text("config.json", "{}");
-    put_st("model.safetensors", "{\"empty\":" T("F32", "[1000000000000,0]", 0, 0) ",\"a\":" T("BF16", "[2,3]", 0, 12) "}", 12);
+    put_st("model.safetensors",
+           "{\"empty\":" T("F32", "[1000000000000,0]", 0, 0) ",\"a\":" T("BF16", "[2,3]", 0, 12) "}", 12);
     struct package *p = open_ok("");
     assert_int_equal(weights_check_finite(p->weights, &e), 0);
     package_close(p);
@@ -728,9 +776,12 @@ static void test_finite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_safetensors), TEST(test_safetensors_damage), TEST(test_gguf), TEST(test_gguf_damage), TEST(test_gguf_package),
-        TEST(test_gguf_split), TEST(test_folder), TEST(test_index), TEST(test_mlx), TEST(test_halves), TEST(test_blocks),
-        TEST(test_finite),
+        TEST(test_safetensors),  TEST(test_safetensors_damage),
+        TEST(test_gguf),         TEST(test_gguf_damage),
+        TEST(test_gguf_package), TEST(test_gguf_split),
+        TEST(test_folder),       TEST(test_index),
+        TEST(test_mlx),          TEST(test_halves),
+        TEST(test_blocks),       TEST(test_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

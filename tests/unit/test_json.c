@@ -80,7 +80,8 @@ static void test_values(void **state)
     assert_null(json_get(json_get(json_get(v, "c"), "d"), "e"));
     assert_string_equal(json_str(a, "dflt"), "dflt");
     assert_true(json_num(NULL, 7) == 7);
-    round_trip("{\"a\" : [1.0, -0, 1E5],\"b\":{\"c\":\"\\u00e9\\n\"}}", "{\"a\":[1.0,-0,1E5],\"b\":{\"c\":\"é\\n\"}}");
+    round_trip("{\"a\" : [1.0, -0, 1E5],\"b\":{\"c\":\"\\u00e9\\n\"}}",
+               "{\"a\":[1.0,-0,1E5],\"b\":{\"c\":\"é\\n\"}}");
 }
 
 static void test_strings(void **state)
@@ -91,7 +92,10 @@ static void test_strings(void **state)
     check_text("\"a\\u0000b\"", "a\0b", 3);
     check_text("\"\\ud83d\"", "\xEF\xBF\xBD", 3);
     check_text("\"\\ude00x\"", "\xEF\xBF\xBDx", 4);
-    check_text("\"\\ud83d\\u0041\"", "\xEF\xBF\xBD" "A", 4);
+    check_text("\"\\ud83d\\u0041\"",
+               "\xEF\xBF\xBD"
+               "A",
+               4);
     check_text("\"\\ud83d\\ud83d\\ude00\"", "\xEF\xBF\xBD\xF0\x9F\x98\x80", 7);
     check_text("\"\xFFz\"", "\xEF\xBF\xBDz", 4);
     check_text("\"\xE2\x82\"", "\xEF\xBF\xBD", 3);
@@ -113,9 +117,39 @@ static void test_strings(void **state)
 static void test_refusals(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"", " ", "{", "[", "[1,]", "{\"a\":1,}", "{\"a\"}", "{\"a\":}", "{a:1}", "[1 2]", "nul", "nulll",
-                                      "True", "NaN", "Infinity", "-", "+1", "01", "-01", "1.", ".5", "1e", "1e+", "0x10", "1 1", "]",
-                                      "{]", "[}", "\xEF\xBB\xBF{}", "{\"a\":1 \"b\":2}", "//x\n1", "'a'", "[1,,2]"};
+    static const char *const bad[] = {"",
+                                      " ",
+                                      "{",
+                                      "[",
+                                      "[1,]",
+                                      "{\"a\":1,}",
+                                      "{\"a\"}",
+                                      "{\"a\":}",
+                                      "{a:1}",
+                                      "[1 2]",
+                                      "nul",
+                                      "nulll",
+                                      "True",
+                                      "NaN",
+                                      "Infinity",
+                                      "-",
+                                      "+1",
+                                      "01",
+                                      "-01",
+                                      "1.",
+                                      ".5",
+                                      "1e",
+                                      "1e+",
+                                      "0x10",
+                                      "1 1",
+                                      "]",
+                                      "{]",
+                                      "[}",
+                                      "\xEF\xBB\xBF{}",
+                                      "{\"a\":1 \"b\":2}",
+                                      "//x\n1",
+                                      "'a'",
+                                      "[1,,2]"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         refuse(bad[i], "test: bad JSON at byte");
     refuse("[1,\n x]", "at byte 5");
@@ -180,7 +214,8 @@ static void test_numbers(void **state)
     check_int("-9223372036854775808", true, INT64_MIN);
     check_int("-9223372036854775809", false, 0);
     check_int("123456789012345678901234567890", false, 0);
-    static const double values[] = {0, 1, -1, 0.1, 1e-6, 1e22, 1.0 / 3, 5e-324, 1.7976931348623157e308, 123456789.125, 1e7};
+    static const double values[] = {
+        0, 1, -1, 0.1, 1e-6, 1e22, 1.0 / 3, 5e-324, 1.7976931348623157e308, 123456789.125, 1e7};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         char s[32];
         json_shortest(values[i], s);
@@ -204,7 +239,8 @@ static void test_writing(void **state)
     buf_init(&b, 1000);
     static const char s[] = "a\"\\\b\f\n\r\t\x01\x1f\x7f\xC3\xA9\xFF\xE2\x82";
     json_write_str(&b, s, sizeof s - 1);
-    assert_string_equal(buf_cstr(&b), "\"a\\\"\\\\\\b\\f\\n\\r\\t\\u0001\\u001f\x7f\xC3\xA9\xEF\xBF\xBD\xEF\xBF\xBD\"");
+    assert_string_equal(buf_cstr(&b),
+                        "\"a\\\"\\\\\\b\\f\\n\\r\\t\\u0001\\u001f\x7f\xC3\xA9\xEF\xBF\xBD\xEF\xBF\xBD\"");
     buf_clear(&b);
     json_write_str(&b, "\0x", 2);
     assert_string_equal(buf_cstr(&b), "\"\\u0000x\"");
@@ -221,9 +257,12 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_values, teardown),       cmocka_unit_test_teardown(test_strings, teardown),
-        cmocka_unit_test_teardown(test_refusals, teardown),     cmocka_unit_test_teardown(test_large_object, teardown),
-        cmocka_unit_test_teardown(test_limits, teardown),       cmocka_unit_test_teardown(test_numbers, teardown),
+        cmocka_unit_test_teardown(test_values, teardown),
+        cmocka_unit_test_teardown(test_strings, teardown),
+        cmocka_unit_test_teardown(test_refusals, teardown),
+        cmocka_unit_test_teardown(test_large_object, teardown),
+        cmocka_unit_test_teardown(test_limits, teardown),
+        cmocka_unit_test_teardown(test_numbers, teardown),
         cmocka_unit_test_teardown(test_writing, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
