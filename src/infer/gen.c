@@ -147,6 +147,20 @@ int gen_context(const struct gen *q, int *max)
     return q->n_tokens;
 }
 
+struct gen_forecast gen_forecast(const struct gen *q)
+{
+    struct gen_forecast f = {0};
+    f.prefill_s = (double)(q->n_prompt - q->st.cached_tokens) * q->cost_verify[2] / 4;
+    f.plain_rate = f.decode_rate = q->cost_verify[0] > 0 ? 1 / q->cost_verify[0] : 0;
+    for (int d = 1; d <= DEPTH_MAX && q->uses_mtp; d++) {
+        double rate = depth_expect(&q->depth, (struct depth_plan){DRAFTER_MTP, d});
+        bool considered = q->r.depth < 0 || q->r.depth == d;
+        if (considered && (rate > f.decode_rate || q->r.depth == d))
+            f.decode_rate = rate;
+    }
+    return f;
+}
+
 /* ---- prompt ----------------------------------------------------------------------------------------------------- */
 
 static void drop_base(struct gen *q)

@@ -74,6 +74,12 @@ MUST_CHECK int gen_round(struct gen **q, int n, struct err *e);
 /* Everything at once; cancel may be set from a signal handler or another thread. */
 MUST_CHECK int gen_run(struct gen *q, const struct gen_request *r, gen_token_fn *fn, void *ud, atomic_int *cancel, struct err *e);
 
+/* What an answer is expected to take, by measured costs; call between gen_start and gen_prefill. */
+struct gen_forecast {
+    double prefill_s, decode_rate, plain_rate; // seconds; tokens per second; 0: unknown
+};
+struct gen_forecast gen_forecast(const struct gen *q);
+
 enum stop_reason gen_stop_reason(const struct gen *q); // STOP_NONE while running
 void gen_cancel(struct gen *q);                         // stop with what has been emitted
 const struct gen_stats *gen_stats(const struct gen *q);
