@@ -18,6 +18,7 @@ static const double WINDOW = 64;         // tokens of evidence that an average o
 static const double FADE = 1.0 / 100;
 static const double RECENT = 1.0 / 6;    // step of the short average
 static const double TIME_STEP = 0.15;    // step of the averages of time, once there are samples
+static const double TIME_AGE = 100;      // rounds after which a new sample counts for half
 static const double SPIKE = 1.5;         // times the average
 static const double HYSTERESIS = 1.03;   // between drafters, and from plain decoding to one
 static const double HOLD = 1.01;         // between depths of one drafter
@@ -48,12 +49,14 @@ void depth_init(struct depth_ctl *c, int n, const int *max_depth, int fixed)
 
 /* A single sample far above the average (another process, a page fault) hardly counts; several in a row are a
  * change. An early average far above a new sample was such a spike itself. */
-static void time_add(struct depth_time *t, double s)
+static void time_add(struct depth_time *t, double s, int64_t round)
 {
     if (!(s > 0))
         s = 1e-9; // too short for the clock, but measured
     double step = 1.0 / (t->n + 1);
+    double age = (double)(round - t->round); // the longer ago, the less the average says (the context grows)
     step = step > TIME_STEP ? step : TIME_STEP;
+    step = step > age / (age + TIME_AGE) ? step : age / (age + TIME_AGE);
     if (t->n && s > SPIKE * t->s && ++t->n_high < 4) {
         s = SPIKE * t->s;
         step /= 8;
@@ -64,14 +67,15 @@ static void time_add(struct depth_time *t, double s)
         step = 1;
     t->s += step * (s - t->s);
     t->n += t->n < 1000;
+    t->round = round;
 }
 
 void depth_cost(struct depth_ctl *c, int rows, double verify_s, int drafter, int depth, double draft_s)
 {
     if (rows >= 1 && rows <= COPY_MAX + 1)
-        time_add(&c->t_verify[rows], verify_s);
+        time_add(&c->t_verify[rows], verify_s, c->rounds);
     if (drafter >= 0 && drafter < c->n && depth >= 1 && depth <= COPY_MAX)
-        time_add(&c->t_draft[drafter][depth], draft_s);
+        time_add(&c->t_draft[drafter][depth], draft_s, c->rounds);
 }
 
 /* Linear between measured points, beyond the last by the slope of the last two, never falling. with_origin: no
@@ -332,7 +336,7 @@ static void believe_recent(struct depth_drafter *d)
         if (d->weight[i] > few)
             d->weight[i] = few;
     }
-    d->prior_weight /= 2;
+    d->prior_weight = 0;
 }
 
 /* The account of a drafter's round against plain decoding (a step of it takes the given seconds). */
@@ -358,10 +362,10 @@ void depth_report(struct depth_ctl *c, struct depth_plan p, int proposed, int ac
     c->tokens += emitted;
     c->time += draft_s + verify_s;
     time_first(c->t_verify, COPY_MAX + 2, proposed + 1, false, &verify_s);
-    time_add(&c->t_verify[proposed + 1], verify_s);
+    time_add(&c->t_verify[proposed + 1], verify_s, c->rounds);
     if (p.drafter >= 0 && proposed > 0) {
         time_first(c->t_draft[p.drafter], COPY_MAX + 1, proposed, true, &draft_s);
-        time_add(&c->t_draft[p.drafter][proposed], draft_s);
+        time_add(&c->t_draft[p.drafter][proposed], draft_s, c->rounds);
     }
     if (p.drafter < 0 || proposed == 0)
         c->plain_round = c->rounds;

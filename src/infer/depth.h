@@ -32,6 +32,7 @@ struct depth_time {
     double s; // 0: not measured
     int n;    // samples so far, capped
     int n_high; // samples in a row far above the average
+    int64_t round; // of the last sample
 };
 
 struct depth_ctl {
