@@ -7,12 +7,14 @@
  * global. */
 double stats_log_gamma(double x)
 {
-    double shift = 0;
+    double shift = 1;
     for (; x < 10; x += 1)
-        shift += log(x);
-    double r = 1 / x, r2 = r * r;
-    double series = r * (1.0 / 12 - r2 * (1.0 / 360 - r2 * (1.0 / 1260 - r2 * (1.0 / 1680 - r2 * (1.0 / 1188)))));
-    return (x - 0.5) * log(x) - x + 0.91893853320467274178 + series - shift;
+        shift *= x;
+    double r = 1 / x, r2 = r * r, series = 691.0 / 360360;
+    static const double coef[5] = {1.0 / 1188, 1.0 / 1680, 1.0 / 1260, 1.0 / 360, 1.0 / 12};
+    for (int i = 0; i < 5; i++)
+        series = coef[i] - r2 * series;
+    return (x - 0.5) * log(x) - x + 0.91893853320467274178 + r * series - log(shift);
 }
 
 /* Below a + 1 the power series of P (A&S 6.5.29), above it the continued fraction of Q (A&S 6.5.31, evaluated by
