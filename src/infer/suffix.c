@@ -21,7 +21,7 @@ struct suffix {
     int32_t *tok;
     uint32_t mask;
     struct slot *slot[N_TABLE];
-    int32_t *prev[N_TABLE]; // by index after a gram: that of its previous occurrence, 0: none, -1: not indexed
+    int32_t *prev[N_TABLE]; // by index after a gram: that of the occurrence before, 0: none, -1: not indexed
 };
 
 /* Bytes of what mem_big gives; the sizes are needed again to free. */

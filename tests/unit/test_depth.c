@@ -255,7 +255,8 @@ static void test_fixed(void **state)
 }
 
 /* A head (drafter 0) and a copy drafter (1) that has a match in four rounds of ten. */
-static double with_copy(double copy_accept, double head_accept, int *copied, int *longest, struct depth_ctl *c)
+static double with_copy(double copy_accept, double head_accept, int *copied, int *longest,
+                        struct depth_ctl *c)
 {
     int max[2] = {4, 24}, tokens = 0;
     double time = 0;
