@@ -39,7 +39,8 @@ struct bpe_work {
 
 /* bpe_init before the merges, bpe_finish after them (the vocabulary is complete then). */
 MUST_CHECK int bpe_init(struct bpe *m, const struct vocab *v, size_t n_merges);
-void bpe_add_merge(struct bpe *m, int32_t left, int32_t right, int32_t into, int32_t rank); // a repeated pair: the last rank counts
+/* A repeated pair: the last rank counts. */
+void bpe_add_merge(struct bpe *m, int32_t left, int32_t right, int32_t into, int32_t rank);
 MUST_CHECK int bpe_finish(struct bpe *m);
 void bpe_deinit(struct bpe *m);
 

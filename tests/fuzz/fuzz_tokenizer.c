@@ -1,5 +1,6 @@
-/* Input: a text, and a tokenizer.json after the first zero byte. With a tokenizer that opens, the text must go
- * through every mode, and what comes out must be ids that exist. Without one, a fixed small tokenizer takes it. */
+/* Input: a text, and a tokenizer.json after the first zero byte. With a tokenizer that opens, the text must
+ * go through every mode, and what comes out must be ids that exist. Without one, a fixed small tokenizer
+ * takes it. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,7 +15,8 @@ static const char SMALL[] =
     "{\"added_tokens\":[{\"id\":300,\"content\":\"<x>\",\"special\":true,\"rstrip\":true},"
     "{\"id\":301,\"content\":\"\xC3\xA9x\",\"normalized\":true,\"lstrip\":true,\"single_word\":true}],"
     "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
-    "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\xC3\x8C\":3,\"\xC4\xA3\":4,\"e\":5,\"aba\":6,\"\xC4\xA0\":7},"
+    "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,"
+    "\"\xC3\x8C\":3,\"\xC4\xA3\":4,\"e\":5,\"aba\":6,\"\xC4\xA0\":7},"
     "\"merges\":[\"a b\",\"ab a\"]}}";
 
 static struct tokenizer *open_json_text(const char *s, size_t n)
