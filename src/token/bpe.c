@@ -71,6 +71,7 @@ void bpe_add_merge(struct bpe *m, int32_t left, int32_t right, int32_t into, int
     struct merge *x = find_merge(m, left, right);
     m->n += x->left < 0;
     *x = (struct merge){left, right, rank, into};
+    m->last_into = into;
 }
 
 int bpe_finish(struct bpe *m)

@@ -17,6 +17,7 @@ struct bpe {
     const struct vocab *vocab;
     struct merge *merge; // open addressing
     size_t n_slots, n;
+    int32_t last_into;    // of the merge added last
     int32_t byte_id[256]; // token of a single byte, -1: the vocabulary lacks it
     int32_t unk;          // for bytes without a token; -1: they vanish
     bool fuse_unk;        // one unk for a run of them

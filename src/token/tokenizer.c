@@ -10,17 +10,39 @@
 #include "token/model.h"
 #include "token/nfc.h"
 
-int model_add_merge(struct tokenizer *t, const char *a, size_t n_a, const char *b, size_t n_b,
-                    int32_t number, struct err *e)
+/* Files list merges in the order of the tokens they make: the one after the last merge's is nearly always
+ * right, and lies in the cache. */
+static int32_t find_made(const struct vocab *v, const char *s, size_t n, int32_t last)
 {
-    char small[256], *both = n_a + n_b > sizeof small ? malloc(n_a + n_b) : small;
+    const char *next;
+    size_t n_next;
+    if (vocab_bytes(v, last + 1, &next, &n_next) && n_next == n && !memcmp(next, s, n) &&
+        v->tok[v->by_id[last + 1]].kind == TOKEN_BYTES)
+        return last + 1;
+    return vocab_find(v, s, n, TOKEN_BYTES);
+}
+
+int model_add_merge(struct tokenizer *t, const char *a, size_t n_a, const char *b, size_t n_b, int32_t number,
+                    struct err *e)
+{
+    char small[512], *both = 2 * (n_a + n_b) > sizeof small ? malloc(2 * (n_a + n_b)) : small;
+    int32_t left, right, into;
+    int rc = 0;
     if (!both)
         return err_set(e, ERR_NOMEM, "no memory for merge %d", (int)number);
+    char *bytes = both + n_a + n_b;
     memcpy(both, a, n_a);
     memcpy(both + n_a, b, n_b);
-    int32_t left = vocab_find_written(&t->vocab, a, n_a), right = vocab_find_written(&t->vocab, b, n_b);
-    int32_t into = vocab_find_written(&t->vocab, both, n_a + n_b);
-    int rc = 0;
+    int64_t m_a = alphabet_decode(a, n_a, bytes), m_b = m_a < 0 ? -1 : alphabet_decode(b, n_b, bytes + m_a);
+    if (m_b >= 0) {
+        left = vocab_find(&t->vocab, bytes, (size_t)m_a, TOKEN_BYTES);
+        right = vocab_find(&t->vocab, bytes + m_a, (size_t)m_b, TOKEN_BYTES);
+        into = find_made(&t->vocab, bytes, (size_t)(m_a + m_b), t->bpe.last_into);
+    } else {
+        left = vocab_find_written(&t->vocab, a, n_a);
+        right = vocab_find_written(&t->vocab, b, n_b);
+        into = vocab_find_written(&t->vocab, both, n_a + n_b);
+    }
     if (left < 0 || right < 0 || into < 0) {
         const char *s = left < 0 ? a : right < 0 ? b : both;
         size_t n = left < 0 ? n_a : right < 0 ? n_b : n_a + n_b;

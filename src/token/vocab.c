@@ -160,8 +160,7 @@ static int char_to_byte(int32_t cp)
     return k <= 32 ? k : k <= 66 ? 127 + (k - 33) : 173;
 }
 
-/* Undoes the alphabet. Returns the bytes written to out (at most n), -1 if a character lies outside. */
-static int64_t alphabet_decode(const char *s, size_t n, char *out)
+int64_t alphabet_decode(const char *s, size_t n, char *out)
 {
     char *w = out;
     for (size_t i = 0; i < n;) {

@@ -54,6 +54,10 @@ int32_t vocab_find(const struct vocab *v, const char *s, size_t n, enum token_ki
 bool vocab_bytes(const struct vocab *v, int32_t id, const char **s, size_t *n);
 
 
+/* Undoes the byte-level alphabet. Returns the bytes written to out (at most n), -1 if a character lies
+ * outside. */
+int64_t alphabet_decode(const char *s, size_t n, char *out);
+
 /* A vocabulary entry as written in a file: in the alphabet if it can be, else raw. */
 MUST_CHECK int vocab_add_written(struct vocab *v, const char *s, size_t n, int64_t id, struct err *e);
 int32_t vocab_find_written(const struct vocab *v, const char *s, size_t n); // -1: absent
