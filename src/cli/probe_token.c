@@ -10,7 +10,10 @@ enum { PIECE_MAX_BYTES = 256 * 1024 * 1024 };
 
 static int hex_digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 /* The input's bytes: "text" as it stands, or "hex" undone into *owned. */
@@ -164,5 +167,12 @@ static int with_tokenizer(const char *verb, int argc, char **argv,
     return rc;
 }
 
-int probe_tokenize(int argc, char **argv) { return with_tokenizer("tokenize", argc, argv, tokenize_line); }
-int probe_detokenize(int argc, char **argv) { return with_tokenizer("detokenize", argc, argv, detokenize_line); }
+int probe_tokenize(int argc, char **argv)
+{
+    return with_tokenizer("tokenize", argc, argv, tokenize_line);
+}
+
+int probe_detokenize(int argc, char **argv)
+{
+    return with_tokenizer("detokenize", argc, argv, detokenize_line);
+}
