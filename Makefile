@@ -66,9 +66,6 @@ lib: $(B)/libforesay.a
 $(B)/foresay: $(call obj,$(CLI_SRC)) $(B)/libforesay.a
 	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
 
-# the schedule fuzzer: one core, a program to run by hand and a test
-$(B)/tests/property/schedule $(B)/tests/property/test_schedule: $(B)/tests/property/schedule_core.o
-
 $(B)/tests/%: $(B)/tests/%.o $(B)/libforesay.a
 	$(CC) $(ALL_LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -lcmocka -o $@
 $(B)/tools/%: $(B)/tools/%.o $(B)/libforesay.a

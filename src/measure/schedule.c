@@ -5,7 +5,7 @@
  * are the long text's. The reference keeps a hash of each row, the hidden rows themselves (pairs of the MTP head
  * need them), and a hash of the recurrent state, which it reads behind the backend's back: a state may differ
  * where no logit shows it yet. */
-#include "schedule.h"
+#include "measure/schedule.h"
 
 #include <stdarg.h>
 #include <stdio.h>
