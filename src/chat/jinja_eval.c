@@ -99,7 +99,9 @@ static void assign(struct jx *x, const struct node *target, struct val v)
     for (const struct node *k = target->kids; k; k = k->next)
         want++;
     if (l->n != want)
-        jx_fail(x, JINJA_VALUE, l->n > want ? "too many values to unpack (expected %zu)" : "not enough values to unpack (expected %zu, got %zu)",
+        jx_fail(x, JINJA_VALUE,
+                l->n > want ? "too many values to unpack (expected %zu)"
+                            : "not enough values to unpack (expected %zu, got %zu)",
                 want, l->n);
     size_t i = 0;
     for (const struct node *k = target->kids; k; k = k->next)
@@ -161,7 +163,8 @@ static struct val capture(struct jx *x, const struct node *n)
     return v;
 }
 
-static const struct val *take_key(struct jx *x, const struct args *args, bool *taken, const char *name, size_t n)
+static const struct val *take_key(struct jx *x, const struct args *args, bool *taken, const char *name,
+                                  size_t n)
 {
     jx_spend(x, (uint64_t)args->n_kw / 16);
     for (int i = 0; i < args->n_kw; i++)
@@ -192,14 +195,16 @@ static void bind_macro(struct jx *x, const struct macro *m, const struct args *a
     if (n->op & USES_KWARGS)
         set_name(x, &name_kwargs, jv_dict(rest));
     else if (rest->n)
-        jx_fail(x, JINJA_TYPE, "macro '%s' takes no keyword argument '%.100s'", m->name ? m->name : "None", jx_cstr(x, rest->e[0].k));
+        jx_fail(x, JINJA_TYPE, "macro '%s' takes no keyword argument '%.100s'", m->name ? m->name : "None",
+                jx_cstr(x, rest->e[0].k));
     struct list_builder b = {0};
     for (int j = i; j < args->n; j++)
         lb_add(x, &b, args->v[j]);
     if (n->op & USES_VARARGS)
         set_name(x, &name_varargs, lb_take(x, &b, V_TUPLE));
     else if (b.n)
-        jx_fail(x, JINJA_TYPE, "macro '%s' takes not more than %d argument(s)", m->name ? m->name : "None", i);
+        jx_fail(x, JINJA_TYPE, "macro '%s' takes not more than %d argument(s)", m->name ? m->name : "None",
+                i);
     i = 0; // the first variables of the scope; defaults are evaluated in it, from left to right
     for (const struct node *k = n->kids; k; k = k->next, i++) {
         if (x->scope->vars[i].v.t != V_MISSING)
@@ -395,7 +400,8 @@ static struct val eval_sign(struct jx *x, const struct node *n)
     if (v.t == V_UNDEF)
         jx_fail_undef(x, v);
     if (!jv_is_num(v))
-        jx_fail(x, JINJA_TYPE, "bad operand type for unary %c: '%s'", n->type == N_NEG ? '-' : '+', jv_type_name(v));
+        jx_fail(x, JINJA_TYPE, "bad operand type for unary %c: '%s'", n->type == N_NEG ? '-' : '+',
+                jv_type_name(v));
     if (n->type == N_NEG)
         return jn_neg(x, v);
     return v.t == V_BOOL ? jv_int(v.u.b) : v;
@@ -443,7 +449,8 @@ static struct val eval_tower(struct jx *x, const struct node *n)
         double bits = (double)jn_bits(b.v[i]);
         if (i + 1 < b.n && size * (bits - 1) > JX_MAX_INT_BITS)
             jx_fail(x, JINJA_LIMIT, "a power is larger than the limit of %d bits", JX_MAX_INT_BITS);
-        size = i + 1 < b.n ? ldexp(1, (int)(size * (bits - 1) > 1000 ? 1000 : size * (bits - 1))) : fabs(jn_double(x, b.v[i]));
+        size = i + 1 < b.n ? ldexp(1, (int)(size * (bits - 1) > 1000 ? 1000 : size * (bits - 1)))
+                           : fabs(jn_double(x, b.v[i]));
     }
     struct val r = b.v[0];
     for (size_t i = 1; i < b.n; i++)
@@ -542,7 +549,8 @@ bool jx_loop_pull(struct jx *x, struct loop *l, struct val *v)
     return false;
 }
 
-static enum flow run_loop(struct jx *x, const struct node *n, struct val items, int depth0, struct scope *around)
+static enum flow run_loop(struct jx *x, const struct node *n, struct val items, int depth0,
+                          struct scope *around)
 {
     struct loop *l = jx_alloc(x, sizeof *l);
     struct scope *outer = x->scope;
@@ -713,7 +721,8 @@ static enum flow run(struct jx *x, const struct node *n)
     case S_CONTINUE:
         return CONTINUE;
     default: // S_LOADER
-        jx_fail(x, JINJA_TYPE, "no loader for this environment specified: include, import and extends are not available");
+        jx_fail(x, JINJA_TYPE,
+                "no loader for this environment specified: include, import and extends are not available");
     }
 }
 

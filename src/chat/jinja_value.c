@@ -54,7 +54,8 @@ void *jx_alloc(struct jx *x, size_t n)
 {
     void *p = arena_alloc(&x->a, n ? n : 1);
     if (!p)
-        jx_fail(x, JINJA_LIMIT, "the template needs more memory than the limit of %d MiB", JX_MAX_BYTES >> 20);
+        jx_fail(x, JINJA_LIMIT, "the template needs more memory than the limit of %d MiB",
+                JX_MAX_BYTES >> 20);
     return memset(p, 0, n);
 }
 
@@ -204,7 +205,8 @@ struct val jv_from_json(struct jx *x, const struct json *j, int32_t from, bool i
     case JSON_OBJECT: {
         struct dict *d = jd_new(x, j->n);
         for (const struct json *c = j->child; c; c = c->next) {
-            bool is_messages = is_context && c->type == JSON_ARRAY && c->n_key == 8 && !memcmp(c->key, "messages", 8);
+            bool is_messages =
+                is_context && c->type == JSON_ARRAY && c->n_key == 8 && !memcmp(c->key, "messages", 8);
             jd_set(x, d, jv_str(x, c->key, c->n_key, from), jv_from_json(x, c, from, is_messages));
         }
         return jv_dict(d);
@@ -218,15 +220,33 @@ struct val jv_from_json(struct jx *x, const struct json *j, int32_t from, bool i
 
 const char *jv_type_name(struct val v)
 {
-    static const char *const names[] = {
-        [V_MISSING] = "missing", [V_UNDEF] = "Undefined", [V_NONE] = "NoneType", [V_BOOL] = "bool",
-        [V_INT] = "int", [V_BIG] = "int", [V_FLOAT] = "float", [V_STR] = "str", [V_BYTES] = "bytes",
-        [V_LIST] = "list", [V_TUPLE] = "tuple", [V_DICT] = "dict", [V_VIEW] = "dict_keys", [V_RANGE] = "range",
-        [V_SLICE] = "slice", [V_ITER] = "generator", [V_NS] = "Namespace", [V_FUNC] = "function",
-        [V_MACRO] = "Macro", [V_LOOP] = "LoopContext", [V_CYCLER] = "Cycler", [V_JOINER] = "Joiner",
-        [V_SELF] = "TemplateReference"};
+    static const char *const names[] = {[V_MISSING] = "missing",
+                                        [V_UNDEF] = "Undefined",
+                                        [V_NONE] = "NoneType",
+                                        [V_BOOL] = "bool",
+                                        [V_INT] = "int",
+                                        [V_BIG] = "int",
+                                        [V_FLOAT] = "float",
+                                        [V_STR] = "str",
+                                        [V_BYTES] = "bytes",
+                                        [V_LIST] = "list",
+                                        [V_TUPLE] = "tuple",
+                                        [V_DICT] = "dict",
+                                        [V_VIEW] = "dict_keys",
+                                        [V_RANGE] = "range",
+                                        [V_SLICE] = "slice",
+                                        [V_ITER] = "generator",
+                                        [V_NS] = "Namespace",
+                                        [V_FUNC] = "function",
+                                        [V_MACRO] = "Macro",
+                                        [V_LOOP] = "LoopContext",
+                                        [V_CYCLER] = "Cycler",
+                                        [V_JOINER] = "Joiner",
+                                        [V_SELF] = "TemplateReference"};
     if (v.t == V_VIEW)
-        return v.u.view->what == VIEW_KEYS ? "dict_keys" : v.u.view->what == VIEW_VALUES ? "dict_values" : "dict_items";
+        return v.u.view->what == VIEW_KEYS     ? "dict_keys"
+               : v.u.view->what == VIEW_VALUES ? "dict_values"
+                                               : "dict_items";
     return v.markup ? "Markup" : names[v.t];
 }
 
@@ -235,8 +255,8 @@ bool jv_is_num(struct val v) { return jv_is_int(v) || v.t == V_FLOAT; }
 
 bool jv_is_iterable(struct val v)
 {
-    return v.t == V_UNDEF || v.t == V_STR || v.t == V_BYTES || v.t == V_LIST || v.t == V_TUPLE || v.t == V_DICT ||
-           v.t == V_VIEW || v.t == V_RANGE || v.t == V_ITER || v.t == V_LOOP;
+    return v.t == V_UNDEF || v.t == V_STR || v.t == V_BYTES || v.t == V_LIST || v.t == V_TUPLE ||
+           v.t == V_DICT || v.t == V_VIEW || v.t == V_RANGE || v.t == V_ITER || v.t == V_LOOP;
 }
 
 int64_t jv_len(struct jx *x, struct val v)
@@ -391,7 +411,8 @@ bool jv_in(struct jx *x, struct val item, struct val box)
     switch (box.t) {
     case V_STR:
         if (item.t != V_STR)
-            jx_fail(x, JINJA_TYPE, "'in <string>' requires string as left operand, not %s", jv_type_name(item));
+            jx_fail(x, JINJA_TYPE, "'in <string>' requires string as left operand, not %s",
+                    jv_type_name(item));
         return js_find(x, box.u.s, item.u.s, 0, box.u.s->n) >= 0;
     case V_DICT:
         return jd_find(x, box.u.d, item) != NULL;
@@ -409,7 +430,8 @@ bool jv_in(struct jx *x, struct val item, struct val box)
         if (item.t != V_INT || !box.u.range->n)
             return false;
         int64_t off = item.u.i - box.u.range->start, step = box.u.range->step;
-        return llabs(item.u.i) < ((int64_t)1 << 61) && off % step == 0 && off / step >= 0 && off / step < box.u.range->n;
+        return llabs(item.u.i) < ((int64_t)1 << 61) && off % step == 0 && off / step >= 0 &&
+               off / step < box.u.range->n;
     default:
         break;
     }
@@ -474,7 +496,10 @@ const struct list *jv_items(struct jx *x, struct val v)
         const struct dict *d = v.t == V_DICT ? v.u.d : v.u.view->d;
         int what = v.t == V_DICT ? VIEW_KEYS : (int)v.u.view->what;
         for (size_t i = 0; i < d->n; i++)
-            lb_add(x, &b, what == VIEW_KEYS ? d->e[i].k : what == VIEW_VALUES ? d->e[i].v : jv_pair(x, d->e[i].k, d->e[i].v));
+            lb_add(x, &b,
+                   what == VIEW_KEYS     ? d->e[i].k
+                   : what == VIEW_VALUES ? d->e[i].v
+                                         : jv_pair(x, d->e[i].k, d->e[i].v));
         break;
     }
     default:
@@ -572,7 +597,10 @@ static struct pair *find(struct jx *x, const struct dict *d, struct val k, uint3
     return NULL;
 }
 
-struct pair *jd_find(struct jx *x, const struct dict *d, struct val k) { return find(x, d, k, jv_hash(x, k)); }
+struct pair *jd_find(struct jx *x, const struct dict *d, struct val k)
+{
+    return find(x, d, k, jv_hash(x, k));
+}
 
 struct pair *jd_find_text(struct jx *x, const struct dict *d, const char *s, size_t n)
 {
@@ -636,7 +664,8 @@ struct sb *sb_new(struct jx *x)
 static void reserve(struct sb *b, size_t n)
 {
     if (n > JX_MAX_TEXT || b->n + n > JX_MAX_TEXT)
-        jx_fail(b->x, JINJA_LIMIT, "the template makes a text longer than the limit of %d MiB", JX_MAX_TEXT >> 20);
+        jx_fail(b->x, JINJA_LIMIT, "the template makes a text longer than the limit of %d MiB",
+                JX_MAX_TEXT >> 20);
     jx_spend(b->x, n / 64);
     if (b->n + n <= b->cap)
         return;
@@ -645,7 +674,8 @@ static void reserve(struct sb *b, size_t n)
         cap *= 2;
     char *p = arena_alloc(&b->x->a, cap);
     if (!p)
-        jx_fail(b->x, JINJA_LIMIT, "the template needs more memory than the limit of %d MiB", JX_MAX_BYTES >> 20);
+        jx_fail(b->x, JINJA_LIMIT, "the template needs more memory than the limit of %d MiB",
+                JX_MAX_BYTES >> 20);
     if (b->n)
         memcpy(p, b->p, b->n);
     b->p = p; // strings taken earlier keep the old bytes
@@ -716,7 +746,8 @@ void sb_str(struct sb *b, const struct str *s) { sb_part(b, s, 0, s->n); }
 void sb_pad(struct sb *b, const struct str *fill, int64_t n)
 {
     if (n > 0 && fill->n && (uint64_t)n > JX_MAX_TEXT / fill->n)
-        jx_fail(b->x, JINJA_LIMIT, "the template makes a text longer than the limit of %d MiB", JX_MAX_TEXT >> 20);
+        jx_fail(b->x, JINJA_LIMIT, "the template makes a text longer than the limit of %d MiB",
+                JX_MAX_TEXT >> 20);
     if (n <= 0 || !fill->n)
         return;
     size_t start = b->n, all = (size_t)n * fill->n;
@@ -771,10 +802,7 @@ struct val js_part(struct jx *x, const struct str *s, size_t i, size_t j)
     return jv_str(x, s->p + i, j - i, s->from);
 }
 
-int32_t js_from_at(const struct str *s, size_t i)
-{
-    return s->runs ? s->runs[run_at(s, i)].from : s->from;
-}
+int32_t js_from_at(const struct str *s, size_t i) { return s->runs ? s->runs[run_at(s, i)].from : s->from; }
 
 int64_t js_index_byte(const struct str *s, size_t i)
 {

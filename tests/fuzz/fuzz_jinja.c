@@ -6,10 +6,12 @@
 
 #include "chat/template.h"
 
-static const char context[] =
-    "{\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"},{\"role\":\"user\",\"content\":\"Z\\u00fcrich <b> 'x'\"},"
-    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1,\"b\":[2.5,null]}}}]}],"
-    "\"tools\":null,\"n\":3,\"f\":2.5,\"t\":true,\"l\":[3,1,2],\"d\":{\"k\":\"v\",\"1\":2},\"s\":\"Hello World\",\"big\":123456789012345678901234567890}";
+static const char context[] = "{\"messages\":[{\"role\":\"system\",\"content\":\"Be "
+                              "brief.\"},{\"role\":\"user\",\"content\":\"Z\\u00fcrich <b> 'x'\"},"
+                              "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{"
+                              "\"name\":\"f\",\"arguments\":{\"a\":1,\"b\":[2.5,null]}}}]}],"
+                              "\"tools\":null,\"n\":3,\"f\":2.5,\"t\":true,\"l\":[3,1,2],\"d\":{\"k\":\"v\","
+                              "\"1\":2},\"s\":\"Hello World\",\"big\":123456789012345678901234567890}";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
