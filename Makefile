@@ -66,11 +66,8 @@ lib: $(B)/libforesay.a
 $(B)/foresay: $(call obj,$(CLI_SRC)) $(B)/libforesay.a
 	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
 
-# the schedule fuzzer: one core, a program to run by hand and a test
-$(B)/tests/property/schedule $(B)/tests/property/test_schedule: $(B)/tests/property/schedule_core.o
-
 $(B)/tests/%: $(B)/tests/%.o $(B)/libforesay.a
-	$(CC) $(ALL_LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -lcmocka -o $@
+	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -lcmocka -o $@
 $(B)/tools/%: $(B)/tools/%.o $(B)/libforesay.a
 	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
 tests: $(TESTS) $(TOOLS)
@@ -94,6 +91,8 @@ check-style:
 
 clean:
 	rm -rf build foresay
+
+include tests/guard.mk
 
 .SECONDARY:
 -include $(wildcard $(B)/src/*/*.d $(B)/src/*/*/*.d $(B)/tests/*/*.d $(B)/tools/*.d)

@@ -22,7 +22,7 @@
 
 enum {
     MAX_TEXTS = 16, N_SEQS = 6, N_BLOBS = 6, MAX_STEP_ROWS = 512, MAX_WANTED = 64, MAX_DEPTH = 4, REF_DEPTH = 2, MTP_ROWS = 64,
-    TRACE_LINES = 60, TRACE_WIDTH = 200, SCALAR_TOKENS = 140,
+    TRACE_LINES = 60, TRACE_WIDTH = 200, SCALAR_TOKENS = 140, SCALAR_ROWS = 12,
 };
 
 struct ref_row {
@@ -72,7 +72,8 @@ struct fuzz {
     char trace[TRACE_LINES][TRACE_WIDTH];
     int n_trace;
     const char *isa;
-    int threads, round;
+    int threads, round, max_rows; // max_rows: of a step
+    double row_cost;              // products of a row, in units of the scalar kernels' second
     bool failed;
 };
 
@@ -145,6 +146,17 @@ static int open_set(struct model_set *s, const char *path, const char *isa, int 
         close_set(s);
     }
     return rc;
+}
+
+/* Seconds that a row takes with the scalar kernels, roughly. */
+static double scalar_seconds(const struct model *m)
+{
+    double n = 0;
+    for (int i = 0; i < weights_count(m->pkg->weights); i++) {
+        const struct weight *w = weights_at(m->pkg->weights, i);
+        n += w->ndim == 2 ? (double)w->ne[0] * (double)w->ne[1] : 0;
+    }
+    return n * 1e-9;
 }
 
 /* Hash of a sequence's recurrent state, all layers. Sequences and slots have the same numbers. */
@@ -552,7 +564,7 @@ static void trunk_step(struct fuzz *f)
     struct part parts[N_SEQS];
     static struct row rows[MAX_STEP_ROWS];
     static int where[MAX_STEP_ROWS][2];
-    int n_parts = 0, room = chance(f, 70) ? 40 : MAX_STEP_ROWS, want = 1 + (int)rnd(f, chance(f, 50) ? 2 : N_SEQS);
+    int n_parts = 0, room = min_int(chance(f, 70) ? 40 : MAX_STEP_ROWS, f->max_rows), want = 1 + (int)rnd(f, chance(f, 50) ? 2 : N_SEQS);
     for (int k = 0, seq = (int)rnd(f, N_SEQS); k < N_SEQS && n_parts < want && room; k++, seq = (seq + 1) % N_SEQS) {
         if (!f->live[seq].used)
             continue;
@@ -666,7 +678,7 @@ static void wrong_pair(struct fuzz *f, int seq)
 /* True pairs for some sequences in one batch. Returns how many sequences took part. */
 static int plan_pairs(struct fuzz *f, struct pairs *all, struct mtp_row *rows, int *n_rows)
 {
-    int n = 0, room = MTP_ROWS, want = 1 + (int)rnd(f, 3);
+    int n = 0, room = min_int(MTP_ROWS, f->max_rows), want = 1 + (int)rnd(f, 3);
     *n_rows = 0;
     for (int k = 0, seq = (int)rnd(f, N_SEQS); k < N_SEQS && n < want && room; k++, seq = (seq + 1) % N_SEQS) {
         struct live *l = &f->live[seq];
@@ -806,8 +818,9 @@ static int all_rounds(struct fuzz *f)
         f->isa = is_scalar ? "scalar" : f->o->isa;
         f->threads = f->o->threads ? f->o->threads : threads[f->round % 4];
         f->max_pos = is_scalar ? min_int(SCALAR_TOKENS, f->o->max_tokens) : f->o->max_tokens + 160;
-        if (is_scalar)
-            rows = rows / 10 + 1;
+        f->max_rows = is_scalar ? SCALAR_ROWS : MAX_STEP_ROWS;
+        if (is_scalar) // a second or two, whatever the model's size
+            rows = rows / 10 < 1 / f->row_cost ? rows / 10 + 1 : 1 + (int64_t)(1 / f->row_cost);
         rc = one_round(f, rows);
     }
     return rc;
@@ -826,6 +839,7 @@ int schedule_run(const struct schedule_options *o, struct schedule_result *r)
     if (!rc) {
         f->ld = engine_hidden_ld(f->s.g);
         f->vocab = f->s.m->n_vocab;
+        f->row_cost = scalar_seconds(f->s.m);
         make_texts(f);
         rc = reference_all(f);
         close_set(&f->s);
