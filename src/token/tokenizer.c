@@ -1,0 +1,179 @@
+/* Opening, closing and looking into a tokenizer; the parts that both loaders share. */
+#include "token/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "token/model.h"
+#include "token/nfc.h"
+
+int model_add_merge(struct tokenizer *t, const char *a, size_t n_a, const char *b, size_t n_b, int32_t number,
+                    struct err *e)
+{
+    char small[256], *both = n_a + n_b > sizeof small ? malloc(n_a + n_b) : small;
+    if (!both)
+        return err_set(e, ERR_NOMEM, "no memory for merge %d", (int)number);
+    memcpy(both, a, n_a);
+    memcpy(both + n_a, b, n_b);
+    int32_t left = vocab_find_written(&t->vocab, a, n_a), right = vocab_find_written(&t->vocab, b, n_b);
+    int32_t into = vocab_find_written(&t->vocab, both, n_a + n_b);
+    int rc = 0;
+    if (left < 0 || right < 0 || into < 0) {
+        const char *s = left < 0 ? a : right < 0 ? b : both;
+        size_t n = left < 0 ? n_a : right < 0 ? n_b : n_a + n_b;
+        rc = err_set(e, ERR_FORMAT, "merge %d names the token \"%.*s\", which the vocabulary lacks", (int)number,
+                     (int)(n < 100 ? n : 100), s);
+    } else {
+        bpe_add_merge(&t->bpe, left, right, into, number);
+    }
+    if (both != small)
+        free(both);
+    return rc;
+}
+
+int model_add_token(struct tokenizer *t, const char *s, size_t n, int64_t id, const struct added_token *a, struct err *e)
+{
+    struct added_token token = *a;
+    int32_t known = vocab_find_written(&t->vocab, s, n);
+    if (!n || vocab_find(&t->vocab, s, n, TOKEN_ADDED) >= 0)
+        return 0; // as the reference: empty ones don't count, of equal ones the first does
+    if (known >= 0)
+        id = known;
+    int rc = vocab_add(&t->vocab, s, n, id, TOKEN_ADDED, e);
+    if (rc)
+        return rc;
+    token.id = (int32_t)id;
+    t->vocab.flags[id] |= TOKEN_IS_ADDED | (token.is_special ? TOKEN_IS_SPECIAL : 0);
+    if (!token.normalized || !t->nfc)
+        return added_add(token.normalized ? &t->normalized : &t->raw, s, n, &token, e);
+    struct region all = {n, true};
+    struct view v = {.s = s, .n = n, .r = &all, .n_r = 1};
+    struct text norm = {0};
+    rc = nfc_normalize(&norm, &v);
+    if (rc < 0 || norm.is_full)
+        rc = err_set(e, ERR_NOMEM, "no memory for an added token of %zu bytes", n);
+    else if (rc)
+        rc = added_add(&t->normalized, norm.s, norm.n, &token, e);
+    else
+        rc = added_add(&t->normalized, s, n, &token, e);
+    text_free(&norm);
+    return rc;
+}
+
+int model_finish(struct tokenizer *t, const char *pattern, struct err *e)
+{
+    if (t->vocab.max_id < 0)
+        return err_set(e, ERR_FORMAT, "the vocabulary is empty");
+    snprintf(t->kind, sizeof t->kind, "byte-level BPE, %s%s%s", pattern ? pattern : "its own", " pattern",
+             t->nfc ? ", NFC" : "");
+    return bpe_finish(&t->bpe) ? err_set(e, ERR_NOMEM, "no memory for %d tokens", t->vocab.n_ids) : 0;
+}
+
+/* tokenizer.json and, beside it, tokenizer_config.json. */
+static int open_json(struct tokenizer *t, const char *path, struct err *e)
+{
+    char *text = NULL;
+    size_t n, n_dir = (size_t)(path_base(path) - path);
+    int rc = file_read(path, TOKEN_MAX_FILE, &text, &n, e);
+    if (!rc && (rc = load_json(t, text, n, e)))
+        err_prefix(e, "%s", path);
+    free(text);
+    if (rc)
+        return rc;
+    char *dir = n_dir ? xstrndup(path, n_dir) : xstrdup("."), *config = path_join(dir, "tokenizer_config.json");
+    if (file_exists(config))
+        rc = load_config(t, config, e);
+    free(dir);
+    free(config);
+    return rc;
+}
+
+static bool is_gguf(const char *path)
+{
+    char magic[4] = {0};
+    FILE *f = fopen(path, "rb");
+    bool yes = f && fread(magic, 1, 4, f) == 4 && !memcmp(magic, "GGUF", 4);
+    if (f)
+        fclose(f);
+    return yes;
+}
+
+static int open_folder(struct tokenizer *t, const char *dir, struct err *e)
+{
+    char *json = path_join(dir, "tokenizer.json"), *spm = path_join(dir, "tokenizer.model");
+    int rc;
+    if (file_exists(json))
+        rc = open_json(t, json, e);
+    else if (file_exists(spm))
+        rc = err_set(e, ERR_UNSUPPORTED, "%s: unsupported tokenizer: tokenizer.model (SentencePiece) without a tokenizer.json",
+                     dir);
+    else
+        rc = err_set(e, ERR_IO, "%s: this folder has no tokenizer.json", dir);
+    free(json);
+    free(spm);
+    return rc;
+}
+
+int tokenizer_open(struct tokenizer **out, const char *path, struct err *e)
+{
+    struct tokenizer *t = xcalloc(1, sizeof *t);
+    int rc;
+    vocab_init(&t->vocab);
+    added_init(&t->raw);
+    added_init(&t->normalized);
+    t->specials = (struct special_ids){.bos = -1, .eos = -1, .pad = -1};
+    if (file_is_dir(path))
+        rc = open_folder(t, path, e);
+    else if (is_gguf(path))
+        rc = load_gguf(t, path, e);
+    else
+        rc = open_json(t, path, e);
+    if (rc) {
+        tokenizer_close(t);
+        t = NULL;
+    }
+    *out = t;
+    return rc;
+}
+
+void tokenizer_close(struct tokenizer *t)
+{
+    if (!t)
+        return;
+    pretok_deinit(&t->pretok);
+    bpe_deinit(&t->bpe);
+    added_deinit(&t->raw);
+    added_deinit(&t->normalized);
+    vocab_deinit(&t->vocab);
+    free(t);
+}
+
+int32_t tokenizer_max_id(const struct tokenizer *t) { return t->vocab.max_id; }
+int tokenizer_n_tokens(const struct tokenizer *t) { return t->vocab.n_ids; }
+const char *tokenizer_kind(const struct tokenizer *t) { return t->kind; }
+struct special_ids tokenizer_specials(const struct tokenizer *t) { return t->specials; }
+
+int32_t tokenizer_find(const struct tokenizer *t, const char *token)
+{
+    static const enum token_kind kinds[] = {TOKEN_ADDED, TOKEN_BYTES, TOKEN_RAW};
+    int32_t id = -1;
+    for (int i = 0; i < 3 && id < 0; i++)
+        id = vocab_find(&t->vocab, token, strlen(token), kinds[i]);
+    return id;
+}
+
+bool tokenizer_bytes(const struct tokenizer *t, int32_t id, const char **s, size_t *n)
+{
+    return vocab_bytes(&t->vocab, id, s, n);
+}
+
+static bool has_flag(const struct tokenizer *t, int32_t id, uint8_t flag)
+{
+    return id >= 0 && id <= t->vocab.max_id && (t->vocab.flags[id] & flag);
+}
+
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id) { return has_flag(t, id, TOKEN_IS_SPECIAL); }
+bool tokenizer_is_added(const struct tokenizer *t, int32_t id) { return has_flag(t, id, TOKEN_IS_ADDED); }

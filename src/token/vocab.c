@@ -1,0 +1,191 @@
+#include "token/vocab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/rng.h"
+#include "text/utf8.h"
+
+void vocab_init(struct vocab *v) { *v = (struct vocab){.max_id = -1, .seed = rng_entropy()}; }
+
+void vocab_deinit(struct vocab *v)
+{
+    free(v->blob);
+    free(v->tok);
+    free(v->slot);
+    free(v->by_id);
+    free(v->flags);
+    *v = (struct vocab){.max_id = -1};
+}
+
+static size_t hash(const struct vocab *v, const char *s, size_t n, enum token_kind kind)
+{
+    return XXH3_64bits_withSeed(s, n, v->seed + (uint64_t)kind) & (v->n_slots - 1);
+}
+
+/* Slot of this content, or the free one where it belongs. */
+static size_t find_slot(const struct vocab *v, const char *s, size_t n, enum token_kind kind)
+{
+    size_t i = hash(v, s, n, kind);
+    for (; v->slot[i]; i = (i + 1) & (v->n_slots - 1)) {
+        const struct token *t = &v->tok[v->slot[i] - 1];
+        if (t->n == n && t->kind == (uint32_t)kind && !memcmp(v->blob + t->off, s, n))
+            break;
+    }
+    return i;
+}
+
+int vocab_reserve(struct vocab *v, size_t n)
+{
+    if (n > v->cap) {
+        struct token *tok = realloc(v->tok, n * sizeof *tok);
+        if (!tok)
+            return ERR_NOMEM;
+        v->tok = tok;
+        v->cap = n;
+    }
+    size_t slots = v->n_slots ? v->n_slots : 1024;
+    while (slots < n + n / 2)
+        slots *= 2;
+    if (slots == v->n_slots)
+        return 0;
+    uint32_t *slot = calloc(slots, sizeof *slot);
+    if (!slot)
+        return ERR_NOMEM;
+    free(v->slot);
+    v->slot = slot;
+    v->n_slots = slots;
+    for (size_t k = 0; k < v->n; k++) {
+        const struct token *t = &v->tok[k];
+        v->slot[find_slot(v, v->blob + t->off, t->n, (enum token_kind)t->kind)] = (uint32_t)k + 1;
+    }
+    return 0;
+}
+
+static int grow_ids(struct vocab *v, int32_t id)
+{
+    size_t cap = v->cap_ids ? v->cap_ids : 1024;
+    while (cap <= (size_t)id)
+        cap *= 2;
+    if (cap > v->cap_ids) {
+        int32_t *by_id = realloc(v->by_id, cap * sizeof *by_id);
+        if (by_id)
+            v->by_id = by_id;
+        uint8_t *flags = realloc(v->flags, cap);
+        if (flags)
+            v->flags = flags;
+        if (!by_id || !flags)
+            return ERR_NOMEM;
+        v->cap_ids = cap;
+    }
+    while (v->max_id < id) {
+        v->max_id++;
+        v->by_id[v->max_id] = -1;
+        v->flags[v->max_id] = 0;
+    }
+    return 0;
+}
+
+int vocab_add(struct vocab *v, const char *s, size_t n, int64_t id, enum token_kind kind, struct err *e)
+{
+    if (id < 0 || id > VOCAB_MAX_ID)
+        return err_set(e, id < 0 ? ERR_FORMAT : ERR_LIMIT, "token \"%.60s\" has id %lld, ids run from 0 to %d", s,
+                       (long long)id, VOCAB_MAX_ID);
+    if (v->n >= VOCAB_MAX_TOKENS)
+        return err_set(e, ERR_LIMIT, "more than %d tokens", VOCAB_MAX_TOKENS);
+    if (n > VOCAB_MAX_BYTES - v->n_blob)
+        return err_set(e, ERR_LIMIT, "the tokens hold more than %d bytes", VOCAB_MAX_BYTES);
+    if (v->n_blob + n > v->cap_blob) {
+        size_t cap = v->cap_blob ? v->cap_blob : 1 << 16;
+        while (cap < v->n_blob + n)
+            cap *= 2;
+        char *blob = realloc(v->blob, cap);
+        if (!blob)
+            return err_set(e, ERR_NOMEM, "no memory for %zu bytes of tokens", cap);
+        v->blob = blob;
+        v->cap_blob = cap;
+    }
+    if ((v->n == v->cap && vocab_reserve(v, v->cap ? 2 * v->cap : 512)) || grow_ids(v, (int32_t)id))
+        return err_set(e, ERR_NOMEM, "no memory for %zu tokens", v->n + 1);
+    size_t i = find_slot(v, s, n, kind);
+    v->tok[v->n] = (struct token){.off = (uint32_t)v->n_blob, .n = (uint32_t)n, .id = (int32_t)id, .kind = kind};
+    memcpy(v->blob + v->n_blob, s, n);
+    v->n_blob += n;
+    v->slot[i] = (uint32_t)++v->n; // the same content again: the last id counts, the earlier one only decodes
+    if (v->by_id[id] < 0)
+        v->n_ids++;
+    v->by_id[id] = (int32_t)v->n - 1;
+    return 0;
+}
+
+int32_t vocab_find(const struct vocab *v, const char *s, size_t n, enum token_kind kind)
+{
+    if (!v->n_slots)
+        return -1;
+    uint32_t k = v->slot[find_slot(v, s, n, kind)];
+    return k ? v->tok[k - 1].id : -1;
+}
+
+bool vocab_bytes(const struct vocab *v, int32_t id, const char **s, size_t *n)
+{
+    if (id < 0 || id > v->max_id || v->by_id[id] < 0)
+        return false;
+    const struct token *t = &v->tok[v->by_id[id]];
+    *s = v->blob + t->off;
+    *n = t->n;
+    return true;
+}
+
+/* The byte-level alphabet writes every byte as one printable character: the visible ones of Latin-1 stand for
+ * themselves, the 68 others follow in order from U+0100. */
+static int char_to_byte(int32_t cp)
+{
+    if ((cp >= 33 && cp <= 126) || (cp >= 161 && cp <= 172) || (cp >= 174 && cp <= 255))
+        return cp;
+    int32_t k = cp - 256; // the k-th byte that isn't visible
+    if (k < 0 || k >= 68)
+        return -1;
+    return k <= 32 ? k : k <= 66 ? 127 + (k - 33) : 173;
+}
+
+/* Undoes the alphabet. Returns the number of bytes written to out (at most n), -1 if a character lies outside. */
+static int64_t alphabet_decode(const char *s, size_t n, char *out)
+{
+    char *w = out;
+    for (size_t i = 0; i < n;) {
+        int32_t cp;
+        int len = utf8_next(s + i, n - i, &cp), b = cp >= 0 ? char_to_byte(cp) : -1;
+        if (b < 0)
+            return -1;
+        *w++ = (char)b;
+        i += (size_t)len;
+    }
+    return w - out;
+}
+
+enum { SMALL = 512 }; // nearly every entry fits; the few longer ones are decoded on the heap
+
+int vocab_add_written(struct vocab *v, const char *s, size_t n, int64_t id, struct err *e)
+{
+    char small[SMALL], *big = n > SMALL ? malloc(n) : NULL, *out = big ? big : small;
+    if (n > SMALL && !big)
+        return err_set(e, ERR_NOMEM, "no memory for a token of %zu bytes", n);
+    int64_t m = alphabet_decode(s, n, out);
+    int rc = m < 0 ? vocab_add(v, s, n, id, TOKEN_RAW, e) : vocab_add(v, out, (size_t)m, id, TOKEN_BYTES, e);
+    free(big);
+    return rc;
+}
+
+int32_t vocab_find_written(const struct vocab *v, const char *s, size_t n)
+{
+    char small[SMALL], *big = n > SMALL ? malloc(n) : NULL, *out = big ? big : small;
+    if (n > SMALL && !big)
+        return -1;
+    int64_t m = alphabet_decode(s, n, out);
+    int32_t id = m < 0 ? vocab_find(v, s, n, TOKEN_RAW) : vocab_find(v, out, (size_t)m, TOKEN_BYTES);
+    free(big);
+    return id;
+}
