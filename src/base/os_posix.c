@@ -10,6 +10,7 @@
 #include "base/os.h"
 
 #ifdef __APPLE__
+#include <mach-o/dyld.h>
 #include <sys/sysctl.h>
 #endif
 
@@ -66,6 +67,12 @@ int os_cpu_count(void)
 
 uint64_t os_mem_available(void) { return 0; }
 
+int os_exe_path(char *out, size_t n)
+{
+    uint32_t size = (uint32_t)n;
+    return _NSGetExecutablePath(out, &size);
+}
+
 const char *os_cpu_name(void)
 {
     static char name[128];
@@ -84,6 +91,15 @@ int os_cpu_count(void)
         return CPU_COUNT(&set);
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 ? (int)n : 1;
+}
+
+int os_exe_path(char *out, size_t n)
+{
+    ssize_t len = readlink("/proc/self/exe", out, n - 1);
+    if (len < 0)
+        return -1;
+    out[len] = 0;
+    return 0;
 }
 
 /* Value after "key" in a "key: value" file of /proc, first match; 0 if absent. */

@@ -13,11 +13,6 @@ struct catalogue_entry {
     int file_no; // order of files, for sorting
 };
 
-struct catalogue_copy {
-    void *p;
-    size_t n;
-};
-
 struct weights {
     struct arena arena; // names, keys, converted floats
     char *label;        // name of the package for messages about absent tensors
@@ -30,8 +25,6 @@ struct weights {
     int n_st;
     struct gguf **gguf;
     int n_gguf;
-    struct catalogue_copy *copy; // aligned copies of tensors that lie unaligned in their file
-    int n_copies;
 };
 
 struct weights *weights_new(const char *label);
@@ -46,8 +39,5 @@ const char *weights_canonical(const char *name);
 
 /* Fills what follows from fmt, ne, bits and group: row_bytes (and bits, group of GGUF blocks). */
 void weight_layout(struct weight *t);
-
-/* Alignment that readers of the format may rely on. */
-size_t wfmt_align(enum wfmt f);
 
 #endif

@@ -24,7 +24,8 @@ const struct json *cfg_get(const struct package *p, const char *key)
 
 static const char *type_name(const struct json *v)
 {
-    static const char *const name[] = {"null", "false", "true", "a number", "a string", "an array", "an object"};
+    static const char *const name[] = {"null",     "false",    "true",     "a number",
+                                       "a string", "an array", "an object"};
     return name[v->type];
 }
 
@@ -33,19 +34,19 @@ static int missing(const struct package *p, const char *key, struct err *e)
     return err_set(e, ERR_FORMAT, "%s: missing %s", p->config_file, key);
 }
 
-static int read_int(const struct package *p, const char *key, const struct json *v, int64_t min, int64_t max, int64_t *out,
-                    struct err *e)
+static int read_int(const struct package *p, const char *key, const struct json *v, int64_t min, int64_t max,
+                    int64_t *out, struct err *e)
 {
     int64_t x;
     if (!json_int(v, &x)) {
         if (json_is(v, JSON_NUMBER))
-            return err_set(e, ERR_FORMAT, "%s: %s is %.40s, expected an integer from %lld to %lld", p->config_file, key, v->s,
-                           (long long)min, (long long)max);
+            return err_set(e, ERR_FORMAT, "%s: %s is %.40s, expected an integer from %lld to %lld",
+                           p->config_file, key, v->s, (long long)min, (long long)max);
         return err_set(e, ERR_FORMAT, "%s: %s is %s, expected an integer", p->config_file, key, type_name(v));
     }
     if (x < min || x > max)
-        return err_set(e, ERR_FORMAT, "%s: %s out of range: %lld, expected %lld to %lld", p->config_file, key, (long long)x,
-                       (long long)min, (long long)max);
+        return err_set(e, ERR_FORMAT, "%s: %s out of range: %lld, expected %lld to %lld", p->config_file, key,
+                       (long long)x, (long long)min, (long long)max);
     *out = x;
     return 0;
 }
@@ -56,21 +57,23 @@ int cfg_int(const struct package *p, const char *key, int64_t min, int64_t max, 
     return v ? read_int(p, key, v, min, max, out, e) : missing(p, key, e);
 }
 
-int cfg_int_or(const struct package *p, const char *key, int64_t min, int64_t max, int64_t dflt, int64_t *out, struct err *e)
+int cfg_int_or(const struct package *p, const char *key, int64_t min, int64_t max, int64_t dflt, int64_t *out,
+               struct err *e)
 {
     const struct json *v = cfg_get(p, key);
     *out = dflt;
     return v ? read_int(p, key, v, min, max, out, e) : 0;
 }
 
-static int read_num(const struct package *p, const char *key, const struct json *v, double min, double max, double *out,
-                    struct err *e)
+static int read_num(const struct package *p, const char *key, const struct json *v, double min, double max,
+                    double *out, struct err *e)
 {
     if (!json_is(v, JSON_NUMBER))
         return err_set(e, ERR_FORMAT, "%s: %s is %s, expected a number", p->config_file, key, type_name(v));
     double x = json_num(v, 0);
     if (!isfinite(x) || x < min || x > max)
-        return err_set(e, ERR_FORMAT, "%s: %s out of range: %.40s, expected %g to %g", p->config_file, key, v->s, min, max);
+        return err_set(e, ERR_FORMAT, "%s: %s out of range: %.40s, expected %g to %g", p->config_file, key,
+                       v->s, min, max);
     *out = x;
     return 0;
 }
@@ -81,7 +84,8 @@ int cfg_num(const struct package *p, const char *key, double min, double max, do
     return v ? read_num(p, key, v, min, max, out, e) : missing(p, key, e);
 }
 
-int cfg_num_or(const struct package *p, const char *key, double min, double max, double dflt, double *out, struct err *e)
+int cfg_num_or(const struct package *p, const char *key, double min, double max, double dflt, double *out,
+               struct err *e)
 {
     const struct json *v = cfg_get(p, key);
     *out = dflt;
@@ -93,7 +97,8 @@ int cfg_bool_or(const struct package *p, const char *key, bool dflt, bool *out, 
     const struct json *v = cfg_get(p, key);
     *out = dflt;
     if (v && v->type != JSON_TRUE && v->type != JSON_FALSE)
-        return err_set(e, ERR_FORMAT, "%s: %s is %s, expected true or false", p->config_file, key, type_name(v));
+        return err_set(e, ERR_FORMAT, "%s: %s is %s, expected true or false", p->config_file, key,
+                       type_name(v));
     if (v)
         *out = v->type == JSON_TRUE;
     return 0;

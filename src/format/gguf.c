@@ -1,6 +1,6 @@
-/* Parser of the GGUF container. The header is walked twice: a first pass proves that every length stays inside
- * the file and counts nothing it hasn't seen, then the tables are allocated and filled. Numbers are read with
- * memcpy: nothing in the header is aligned. Little-endian files on little-endian machines. */
+/* Parser of the GGUF container. Counts are bounded by the bytes that are left before a table is allocated, and
+ * every length before it is followed. Numbers are read with memcpy: nothing in the header is aligned.
+ * Little-endian files on little-endian machines. */
 #include "format/gguf.h"
 
 #include <stdlib.h>
@@ -18,15 +18,15 @@ enum {
 static const uint64_t max_alignment = 1u << 24;
 
 static const struct gguf_type_info types[] = {
-    {0, "F32", 1, 4},        {1, "F16", 1, 2},        {2, "Q4_0", 32, 18},     {3, "Q4_1", 32, 20},
-    {6, "Q5_0", 32, 22},     {7, "Q5_1", 32, 24},     {8, "Q8_0", 32, 34},     {9, "Q8_1", 32, 36},
-    {10, "Q2_K", 256, 84},   {11, "Q3_K", 256, 110},  {12, "Q4_K", 256, 144},  {13, "Q5_K", 256, 176},
-    {14, "Q6_K", 256, 210},  {15, "Q8_K", 256, 292},  {16, "IQ2_XXS", 256, 66}, {17, "IQ2_XS", 256, 74},
-    {18, "IQ3_XXS", 256, 98}, {19, "IQ1_S", 256, 50}, {20, "IQ4_NL", 32, 18},  {21, "IQ3_S", 256, 110},
-    {22, "IQ2_S", 256, 82},  {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},       {25, "I16", 1, 2},
-    {26, "I32", 1, 4},       {27, "I64", 1, 8},       {28, "F64", 1, 8},       {29, "IQ1_M", 256, 56},
-    {30, "BF16", 1, 2},      {34, "TQ1_0", 256, 54},  {35, "TQ2_0", 256, 66},  {39, "MXFP4", 32, 17},
-    {40, "NVFP4", 64, 36},   {41, "Q1_0", 128, 18},   {42, "Q2_0", 64, 18},
+    {0, "F32", 1, 4},         {1, "F16", 1, 2},         {2, "Q4_0", 32, 18},      {3, "Q4_1", 32, 20},
+    {6, "Q5_0", 32, 22},      {7, "Q5_1", 32, 24},      {8, "Q8_0", 32, 34},      {9, "Q8_1", 32, 36},
+    {10, "Q2_K", 256, 84},    {11, "Q3_K", 256, 110},   {12, "Q4_K", 256, 144},   {13, "Q5_K", 256, 176},
+    {14, "Q6_K", 256, 210},   {15, "Q8_K", 256, 292},   {16, "IQ2_XXS", 256, 66}, {17, "IQ2_XS", 256, 74},
+    {18, "IQ3_XXS", 256, 98}, {19, "IQ1_S", 256, 50},   {20, "IQ4_NL", 32, 18},   {21, "IQ3_S", 256, 110},
+    {22, "IQ2_S", 256, 82},   {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},         {25, "I16", 1, 2},
+    {26, "I32", 1, 4},        {27, "I64", 1, 8},        {28, "F64", 1, 8},        {29, "IQ1_M", 256, 56},
+    {30, "BF16", 1, 2},       {34, "TQ1_0", 256, 54},   {35, "TQ2_0", 256, 66},   {39, "MXFP4", 32, 17},
+    {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},    {42, "Q2_0", 64, 18},
 };
 
 const struct gguf_type_info *gguf_type_info(int id)
@@ -41,20 +41,22 @@ const struct gguf_type_info *gguf_type_info(int id)
 static size_t scalar_bytes(int type)
 {
     switch (type) {
-    case GGUF_U8: case GGUF_I8: case GGUF_BOOL:
-        return 1;
-    case GGUF_U16: case GGUF_I16:
-        return 2;
-    case GGUF_U32: case GGUF_I32: case GGUF_F32:
-        return 4;
-    case GGUF_U64: case GGUF_I64: case GGUF_F64:
-        return 8;
-    default:
-        return 0;
+    case GGUF_U8:
+    case GGUF_I8:
+    case GGUF_BOOL: return 1;
+    case GGUF_U16:
+    case GGUF_I16: return 2;
+    case GGUF_U32:
+    case GGUF_I32:
+    case GGUF_F32: return 4;
+    case GGUF_U64:
+    case GGUF_I64:
+    case GGUF_F64: return 8;
+    default: return 0;
     }
 }
 
-// ---- reading -----------------------------------------------------------------------------------------------
+// ---- reading ---------------------------------------------------------------------------------------------
 
 struct reader {
     const uint8_t *p;
@@ -65,7 +67,8 @@ struct reader {
 
 static int truncated(struct reader *r, const char *what)
 {
-    return err_set(r->e, ERR_FORMAT, "%s: truncated file: it ends at byte %zu inside %.80s", r->name, r->n, what);
+    return err_set(r->e, ERR_FORMAT, "%s: truncated file: it ends at byte %zu inside %.80s", r->name, r->n,
+                   what);
 }
 
 static int take(struct reader *r, void *out, size_t n, const char *what)
@@ -84,7 +87,8 @@ static int take_string(struct reader *r, struct gguf_str *s, size_t max, const c
     if (take(r, &n, sizeof n, what))
         return ERR_FORMAT;
     if (n > r->n - r->pos || n > max)
-        return err_set(r->e, ERR_FORMAT, "%s: string length out of range in %s%s%.80s: %llu bytes, at most %zu are possible",
+        return err_set(r->e, ERR_FORMAT,
+                       "%s: string length out of range in %s%s%.80s: %llu bytes, at most %zu are possible",
                        r->name, what, *name ? " " : "", name, (unsigned long long)n,
                        r->n - r->pos < max ? r->n - r->pos : max);
     s->s = (const char *)r->p + r->pos;
@@ -116,10 +120,12 @@ static int take_array(struct reader *r, struct gguf_kv *kv)
         return ERR_FORMAT;
     size_t width = scalar_bytes(elem), least = elem == GGUF_STRING ? 8 : width;
     if (!least)
-        return err_set(r->e, ERR_FORMAT, "%s: array %.80s has element type %d, expected a scalar type or string", r->name,
+        return err_set(r->e, ERR_FORMAT,
+                       "%s: array %.80s has element type %d, expected a scalar type or string", r->name,
                        kv->key, (int)elem);
     if (n > (r->n - r->pos) / least)
-        return err_set(r->e, ERR_FORMAT, "%s: array length out of range in %.80s: %llu elements in the %zu bytes that follow",
+        return err_set(r->e, ERR_FORMAT,
+                       "%s: array length out of range in %.80s: %llu elements in the %zu bytes that follow",
                        r->name, kv->key, (unsigned long long)n, r->n - r->pos);
     kv->elem = elem;
     kv->n = n;
@@ -155,7 +161,8 @@ static int take_kv(struct gguf *g, struct reader *r, struct gguf_kv *kv)
     }
     size_t width = scalar_bytes(type);
     if (!width)
-        return err_set(r->e, ERR_FORMAT, "%s: metadata key %.80s has unknown type %d", r->name, kv->key, (int)type);
+        return err_set(r->e, ERR_FORMAT, "%s: metadata key %.80s has unknown type %d", r->name, kv->key,
+                       (int)type);
     if (width > r->n - r->pos)
         return truncated(r, kv->key);
     kv->p = r->p + r->pos;
@@ -164,7 +171,7 @@ static int take_kv(struct gguf *g, struct reader *r, struct gguf_kv *kv)
     return 0;
 }
 
-// ---- tensor table ------------------------------------------------------------------------------------------
+// ---- tensor table ----------------------------------------------------------------------------------------
 
 static int take_tensor(struct gguf *g, struct reader *r, struct gguf_tensor *t)
 {
@@ -173,8 +180,8 @@ static int take_tensor(struct gguf *g, struct reader *r, struct gguf_tensor *t)
     if (take_name(g, r, &t->name, "a tensor name") || take(r, &n_dims, sizeof n_dims, "the tensor table"))
         return ERR_FORMAT;
     if (n_dims < 1 || n_dims > MAX_DIMS)
-        return err_set(r->e, ERR_FORMAT, "%s: bad rank of tensor %.100s: %u dimensions, expected 1 to %d", r->name, t->name,
-                       n_dims, MAX_DIMS);
+        return err_set(r->e, ERR_FORMAT, "%s: bad rank of tensor %.100s: %u dimensions, expected 1 to %d",
+                       r->name, t->name, n_dims, MAX_DIMS);
     t->n_dims = (int)n_dims;
     uint64_t elements = 1;
     for (int i = 0; i < MAX_DIMS; i++) {
@@ -182,20 +189,25 @@ static int take_tensor(struct gguf *g, struct reader *r, struct gguf_tensor *t)
         if (i < t->n_dims && take(r, &t->ne[i], sizeof t->ne[i], "the tensor table"))
             return ERR_FORMAT;
         if (t->ne[i] < 1)
-            return err_set(r->e, ERR_FORMAT, "%s: tensor %.100s has size %lld in dimension %d, expected at least 1", r->name,
+            return err_set(r->e, ERR_FORMAT,
+                           "%s: tensor %.100s has size %lld in dimension %d, expected at least 1", r->name,
                            t->name, (long long)t->ne[i], i);
         if (__builtin_mul_overflow(elements, (uint64_t)t->ne[i], &elements))
-            return err_set(r->e, ERR_FORMAT, "%s: shape of tensor %.100s overflows 64 bits", r->name, t->name);
+            return err_set(r->e, ERR_FORMAT, "%s: shape of tensor %.100s overflows 64 bits", r->name,
+                           t->name);
     }
-    if (take(r, &type, sizeof type, "the tensor table") || take(r, &t->offset, sizeof t->offset, "the tensor table"))
+    if (take(r, &type, sizeof type, "the tensor table") ||
+        take(r, &t->offset, sizeof t->offset, "the tensor table"))
         return ERR_FORMAT;
     t->type = type;
     const struct gguf_type_info *info = gguf_type_info(type);
     if (!info)
-        return err_set(r->e, ERR_FORMAT, "%s: unknown type of tensor %.100s: id %d", r->name, t->name, (int)type);
+        return err_set(r->e, ERR_FORMAT, "%s: unknown type of tensor %.100s: id %d", r->name, t->name,
+                       (int)type);
     if (t->ne[0] % info->block)
-        return err_set(r->e, ERR_FORMAT, "%s: tensor %.100s has rows of %lld, expected a multiple of %d for %s", r->name, t->name,
-                       (long long)t->ne[0], info->block, info->name);
+        return err_set(r->e, ERR_FORMAT,
+                       "%s: tensor %.100s has rows of %lld, expected a multiple of %d for %s", r->name,
+                       t->name, (long long)t->ne[0], info->block, info->name);
     if (__builtin_mul_overflow(elements / (uint64_t)info->block, (uint64_t)info->bytes, &t->n_bytes))
         return err_set(r->e, ERR_FORMAT, "%s: shape of tensor %.100s overflows 64 bits", r->name, t->name);
     return 0;
@@ -203,12 +215,14 @@ static int take_tensor(struct gguf *g, struct reader *r, struct gguf_tensor *t)
 
 static int by_offset(const void *a, const void *b)
 {
-    const struct gguf_tensor *x = *(const struct gguf_tensor *const *)a, *y = *(const struct gguf_tensor *const *)b;
+    const struct gguf_tensor *x = *(const struct gguf_tensor *const *)a,
+                             *y = *(const struct gguf_tensor *const *)b;
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 static int by_tensor_name(const void *a, const void *b)
 {
-    const struct gguf_tensor *x = *(const struct gguf_tensor *const *)a, *y = *(const struct gguf_tensor *const *)b;
+    const struct gguf_tensor *x = *(const struct gguf_tensor *const *)a,
+                             *y = *(const struct gguf_tensor *const *)b;
     return strcmp(x->name, y->name);
 }
 static int by_key(const void *a, const void *b)
@@ -230,14 +244,16 @@ static int place_tensors(struct gguf *g, struct err *e)
         struct gguf_tensor *t = &g->tensor[i];
         order[i] = t;
         if (t->offset % g->alignment)
-            rc = err_set(e, ERR_FORMAT, "%s: unaligned tensor %.100s: offset %llu is not a multiple of %llu", g->name, t->name,
-                         (unsigned long long)t->offset, (unsigned long long)g->alignment);
+            rc = err_set(e, ERR_FORMAT, "%s: unaligned tensor %.100s: offset %llu is not a multiple of %llu",
+                         g->name, t->name, (unsigned long long)t->offset, (unsigned long long)g->alignment);
         else if (t->offset > room)
-            rc = err_set(e, ERR_FORMAT, "%s: tensor %.100s lies outside the file: offset %llu, %llu bytes of data", g->name,
+            rc = err_set(e, ERR_FORMAT,
+                         "%s: tensor %.100s lies outside the file: offset %llu, %llu bytes of data", g->name,
                          t->name, (unsigned long long)t->offset, (unsigned long long)room);
         else if (t->n_bytes > room - t->offset)
             rc = err_set(e, ERR_FORMAT,
-                         "%s: truncated file: tensor %.100s ends beyond the file (%llu bytes at offset %llu, %llu bytes of data)",
+                         "%s: truncated file: tensor %.100s ends beyond the file (%llu bytes at offset %llu, "
+                         "%llu bytes of data)",
                          g->name, t->name, (unsigned long long)t->n_bytes, (unsigned long long)t->offset,
                          (unsigned long long)room);
         else
@@ -247,8 +263,8 @@ static int place_tensors(struct gguf *g, struct err *e)
         qsort(order, g->n_tensors, sizeof *order, by_offset);
         for (size_t i = 1; i < g->n_tensors && !rc; i++)
             if (order[i - 1]->offset + order[i - 1]->n_bytes > order[i]->offset)
-                rc = err_set(e, ERR_FORMAT, "%s: overlapping tensors %.100s and %.100s", g->name, order[i - 1]->name,
-                             order[i]->name);
+                rc = err_set(e, ERR_FORMAT, "%s: overlapping tensors %.100s and %.100s", g->name,
+                             order[i - 1]->name, order[i]->name);
         qsort(order, g->n_tensors, sizeof *order, by_tensor_name);
         for (size_t i = 1; i < g->n_tensors && !rc; i++)
             if (!strcmp(order[i - 1]->name, order[i]->name))
@@ -258,32 +274,35 @@ static int place_tensors(struct gguf *g, struct err *e)
     return rc;
 }
 
-// ---- opening -----------------------------------------------------------------------------------------------
+// ---- opening ---------------------------------------------------------------------------------------------
 
 static int read_head(struct gguf *g, struct reader *r, uint64_t *n_tensors, uint64_t *n_kv)
 {
     char magic[4];
     uint32_t version;
     if (r->n < 4 || take(r, magic, 4, "the magic") || memcmp(magic, "GGUF", 4))
-        return err_set(r->e, ERR_FORMAT, "%s: not a GGUF file: it doesn't begin with the letters GGUF", g->name);
+        return err_set(r->e, ERR_FORMAT, "%s: not a GGUF file: it doesn't begin with the letters GGUF",
+                       g->name);
     if (take(r, &version, sizeof version, "the header"))
         return ERR_FORMAT;
     if (version >= 1u << 24 && !(version & 0xffffff))
-        return err_set(r->e, ERR_UNSUPPORTED, "%s: big-endian GGUF is unsupported, expected a little-endian file", g->name);
+        return err_set(r->e, ERR_UNSUPPORTED,
+                       "%s: big-endian GGUF is unsupported, expected a little-endian file", g->name);
     if (version != 2 && version != 3)
-        return err_set(r->e, ERR_UNSUPPORTED, "%s: unsupported GGUF version %u, expected 2 or 3", g->name, version);
+        return err_set(r->e, ERR_UNSUPPORTED, "%s: unsupported GGUF version %u, expected 2 or 3", g->name,
+                       version);
     g->version = (int)version;
     if (take(r, n_tensors, 8, "the header") || take(r, n_kv, 8, "the header"))
         return ERR_FORMAT;
     size_t left = r->n - r->pos;
-    uint64_t max_kv = left / 13 < MAX_KV ? left / 13 : MAX_KV;               // empty key, type, one byte
+    uint64_t max_kv = left / 13 < MAX_KV ? left / 13 : MAX_KV;                // empty key, type, one byte
     uint64_t max_tensors = left / 32 < MAX_TENSORS ? left / 32 : MAX_TENSORS; // empty name, one dimension
     if (*n_kv > max_kv)
-        return err_set(r->e, ERR_FORMAT, "%s: metadata count out of range: %llu, at most %llu are possible", g->name,
-                       (unsigned long long)*n_kv, (unsigned long long)max_kv);
+        return err_set(r->e, ERR_FORMAT, "%s: metadata count out of range: %llu, at most %llu are possible",
+                       g->name, (unsigned long long)*n_kv, (unsigned long long)max_kv);
     if (*n_tensors > max_tensors)
-        return err_set(r->e, ERR_FORMAT, "%s: tensor count out of range: %llu, at most %llu are possible", g->name,
-                       (unsigned long long)*n_tensors, (unsigned long long)max_tensors);
+        return err_set(r->e, ERR_FORMAT, "%s: tensor count out of range: %llu, at most %llu are possible",
+                       g->name, (unsigned long long)*n_tensors, (unsigned long long)max_tensors);
     return 0;
 }
 
@@ -322,8 +341,9 @@ static int read_all(struct gguf *g, struct err *e)
     if (kv && !gguf_int(kv, &align))
         return err_set(e, ERR_FORMAT, "%s: bad alignment: general.alignment is not an integer", g->name);
     if (align < 1 || (uint64_t)align > max_alignment || (align & (align - 1)))
-        return err_set(e, ERR_FORMAT, "%s: bad alignment: general.alignment is %lld, expected a power of two up to %llu", g->name,
-                       (long long)align, (unsigned long long)max_alignment);
+        return err_set(e, ERR_FORMAT,
+                       "%s: bad alignment: general.alignment is %lld, expected a power of two up to %llu",
+                       g->name, (long long)align, (unsigned long long)max_alignment);
     g->alignment = (uint64_t)align;
     for (; g->n_tensors < n_tensors; g->n_tensors++)
         if (take_tensor(g, &r, &g->tensor[g->n_tensors]))
@@ -378,7 +398,7 @@ void gguf_close(struct gguf *g)
     free(g);
 }
 
-// ---- values ------------------------------------------------------------------------------------------------
+// ---- values ----------------------------------------------------------------------------------------------
 
 const struct gguf_kv *gguf_find(const struct gguf *g, const char *key)
 {
@@ -391,7 +411,16 @@ const struct gguf_kv *gguf_find(const struct gguf *g, const char *key)
 
 static bool load_int(int type, const void *p, int64_t *v)
 {
-    union { uint8_t u8; int8_t i8; uint16_t u16; int16_t i16; uint32_t u32; int32_t i32; uint64_t u64; int64_t i64; } x = {0};
+    union {
+        uint8_t u8;
+        int8_t i8;
+        uint16_t u16;
+        int16_t i16;
+        uint32_t u32;
+        int32_t i32;
+        uint64_t u64;
+        int64_t i64;
+    } x = {0};
     size_t n = scalar_bytes(type);
     if (!n || type == GGUF_F32 || type == GGUF_F64)
         return false;
@@ -432,7 +461,10 @@ static bool load_num(int type, const void *p, double *v)
     return true;
 }
 
-bool gguf_int(const struct gguf_kv *kv, int64_t *v) { return kv && kv->type != GGUF_BOOL && load_int(kv->type, kv->p, v); }
+bool gguf_int(const struct gguf_kv *kv, int64_t *v)
+{
+    return kv && kv->type != GGUF_BOOL && load_int(kv->type, kv->p, v);
+}
 bool gguf_num(const struct gguf_kv *kv, double *v) { return kv && load_num(kv->type, kv->p, v); }
 
 bool gguf_bool(const struct gguf_kv *kv, bool *v)
@@ -455,7 +487,8 @@ bool gguf_string(const struct gguf_kv *kv, struct gguf_str *v)
 
 bool gguf_ints(const struct gguf_kv *kv, int64_t *out)
 {
-    if (!kv || kv->type != GGUF_ARRAY || kv->elem == GGUF_F32 || kv->elem == GGUF_F64 || !scalar_bytes(kv->elem))
+    if (!kv || kv->type != GGUF_ARRAY || kv->elem == GGUF_F32 || kv->elem == GGUF_F64 ||
+        !scalar_bytes(kv->elem))
         return false;
     const char *p = kv->p;
     for (uint64_t i = 0; i < kv->n; i++)

@@ -13,8 +13,19 @@
 
 /* Ids of metadata values, as stored. */
 enum gguf_type {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL,
-    GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64,
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
 };
 
 struct gguf_kv {
@@ -75,9 +86,10 @@ bool gguf_int(const struct gguf_kv *kv, int64_t *v); // any integer type; a u64 
 bool gguf_num(const struct gguf_kv *kv, double *v);  // any integer or float type
 bool gguf_bool(const struct gguf_kv *kv, bool *v);
 bool gguf_string(const struct gguf_kv *kv, struct gguf_str *v);
-bool gguf_ints(const struct gguf_kv *kv, int64_t *out);  // array of integers or booleans: kv->n values
-bool gguf_nums(const struct gguf_kv *kv, double *out);   // array of integers or floats: kv->n values
-int gguf_strings(const struct gguf_kv *kv, struct gguf_str *out); // kv->n values; 0, or ERR_FORMAT if not an array of strings
+bool gguf_ints(const struct gguf_kv *kv, int64_t *out); // array of integers or booleans: kv->n values
+bool gguf_nums(const struct gguf_kv *kv, double *out);  // array of integers or floats: kv->n values
+int gguf_strings(const struct gguf_kv *kv,
+                 struct gguf_str *out); // kv->n values; 0, or ERR_FORMAT if not an array of strings
 
 /* Opens a file and copies one string value (NUL-terminated, freed by the caller). 0, 1 if the key is absent
  * (or no string), or an error. */

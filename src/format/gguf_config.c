@@ -1,5 +1,5 @@
-/* GGUF metadata as a configuration in HF's spelling: JSON text is composed and parsed, so that the model layer
- * sees one kind of configuration. What the metadata lack is left out, and the model layer refuses by name.
+/* GGUF metadata as a configuration in HF's spelling: JSON text is composed and parsed, so that the model
+ * layer sees one kind of configuration. What the metadata lack is left out, and the model layer refuses by name.
  * Architectures without a mapping get model_type "gguf:NAME". */
 #include <inttypes.h>
 #include <math.h>
@@ -18,7 +18,7 @@ struct writer {
     struct buf b;
 };
 
-// ---- reading metadata ----------------------------------------------------------------------------------------
+// ---- reading metadata ------------------------------------------------------------------------------------
 
 const struct gguf_kv *gguf_arch_find(const struct gguf *g, const char *arch, const char *key)
 {
@@ -57,7 +57,8 @@ int gguf_names_init(struct gguf_names *m, const struct gguf *g, struct err *e)
         return err_set(e, ERR_FORMAT, "%s: missing general.architecture", g->name);
     for (size_t i = 0; i < s.n; i++)
         if ((unsigned char)s.s[i] <= 0x20 || (unsigned char)s.s[i] >= 0x7f)
-            return err_set(e, ERR_FORMAT, "%s: general.architecture holds a byte 0x%02x", g->name, (unsigned char)s.s[i]);
+            return err_set(e, ERR_FORMAT, "%s: general.architecture holds a byte 0x%02x", g->name,
+                           (unsigned char)s.s[i]);
     if (s.n < 1 || s.n >= sizeof m->arch)
         return err_set(e, ERR_UNSUPPORTED, "%s: unsupported general.architecture of %zu bytes", g->name, s.n);
     memcpy(m->arch, s.s, s.n);
@@ -70,7 +71,7 @@ int gguf_names_init(struct gguf_names *m, const struct gguf *g, struct err *e)
     return 0;
 }
 
-// ---- writing -------------------------------------------------------------------------------------------------
+// ---- writing ---------------------------------------------------------------------------------------------
 
 static void put_key(struct writer *w, const char *key)
 {
@@ -129,7 +130,10 @@ static void copy_num(struct writer *w, const char *key, const char *from)
     put_kv_num(w, key, gguf_arch_find(w->g, w->arch, from));
 }
 
-static bool has_tensor(const struct writer *w, const char *key) { return weights_find(w->p->weights, "%s", key) != NULL; }
+static bool has_tensor(const struct writer *w, const char *key)
+{
+    return weights_find(w->p->weights, "%s", key) != NULL;
+}
 
 /* Heads of keys and values; where the metadata say nothing usable, the rows of a k_proj do. */
 static void put_kv_heads(struct writer *w, int64_t heads, int64_t key_length)
@@ -144,8 +148,9 @@ static void put_kv_heads(struct writer *w, int64_t heads, int64_t key_length)
                 v = t->ne[0] / key_length;
         }
         if (gguf_arch_find(w->g, w->arch, "attention.head_count_kv"))
-            package_note(w->p, "%s: %s.attention.head_count_kv is unusable; %lld heads follow from the shapes", w->g->name, w->arch,
-                         (long long)v);
+            package_note(w->p,
+                         "%s: %s.attention.head_count_kv is unusable; %lld heads follow from the shapes",
+                         w->g->name, w->arch, (long long)v);
         else if (!v)
             v = heads;
     }
@@ -183,8 +188,8 @@ static bool rotary_share(const struct writer *w, double *share)
     if (!gguf_arch_int(w->g, w->arch, "rope.dimension_count", &rope) || rope < 1)
         return false;
     if (!gguf_arch_int(w->g, w->arch, "attention.key_length", &head)) {
-        if (!gguf_arch_int(w->g, w->arch, "embedding_length", &hidden) || !gguf_arch_int(w->g, w->arch, "attention.head_count", &heads) ||
-            heads < 1)
+        if (!gguf_arch_int(w->g, w->arch, "embedding_length", &hidden) ||
+            !gguf_arch_int(w->g, w->arch, "attention.head_count", &heads) || heads < 1)
             return false;
         head = hidden / heads;
     }
@@ -197,7 +202,8 @@ static bool rotary_share(const struct writer *w, double *share)
 static void put_rope_scaling(struct writer *w)
 {
     struct gguf_str s;
-    if (!gguf_string(gguf_arch_find(w->g, w->arch, "rope.scaling.type"), &s) || (s.n == 4 && !memcmp(s.s, "none", 4)))
+    if (!gguf_string(gguf_arch_find(w->g, w->arch, "rope.scaling.type"), &s) ||
+        (s.n == 4 && !memcmp(s.s, "none", 4)))
         return;
     put_key(w, "rope_scaling");
     buf_str(&w->b, "{\"rope_type\":");
@@ -291,8 +297,8 @@ static void put_qwen35(struct writer *w, const struct gguf_names *m)
     copy_int(w, "linear_key_head_dim", "ssm.state_size");
     copy_int(w, "linear_num_key_heads", "ssm.group_count");
     copy_int(w, "linear_num_value_heads", "ssm.time_step_rank");
-    if (gguf_arch_int(w->g, w->arch, "ssm.inner_size", &inner) && gguf_arch_int(w->g, w->arch, "ssm.time_step_rank", &heads) &&
-        heads > 0 && inner % heads == 0)
+    if (gguf_arch_int(w->g, w->arch, "ssm.inner_size", &inner) &&
+        gguf_arch_int(w->g, w->arch, "ssm.time_step_rank", &heads) && heads > 0 && inner % heads == 0)
         put_int(w, "linear_value_head_dim", inner / heads);
     put_qwen35_rope(w);
     put_text(w, "foresay_v_heads", "tiled");
@@ -303,7 +309,8 @@ static int parse(struct writer *w, const struct json **out, struct err *e)
 {
     struct json *v;
     if (w->b.is_full)
-        return err_set(e, ERR_LIMIT, "%s: metadata make a configuration of more than %d bytes", w->g->name, MAX_CONFIG);
+        return err_set(e, ERR_LIMIT, "%s: metadata make a configuration of more than %d bytes", w->g->name,
+                       MAX_CONFIG);
     int rc = package_json(w->p, w->b.p, w->b.n, w->g->name, &v, e);
     *out = rc ? NULL : v;
     return rc;

@@ -18,20 +18,13 @@ static const struct pair global_names[] = {
 };
 
 static const struct pair block_names[] = {
-    {"attn_norm.weight", "input_layernorm.weight"},
-    {"attn_q.weight", "self_attn.q_proj.weight"},
-    {"attn_k.weight", "self_attn.k_proj.weight"},
-    {"attn_v.weight", "self_attn.v_proj.weight"},
-    {"attn_output.weight", "self_attn.o_proj.weight"},
-    {"attn_q.bias", "self_attn.q_proj.bias"},
-    {"attn_k.bias", "self_attn.k_proj.bias"},
-    {"attn_v.bias", "self_attn.v_proj.bias"},
-    {"attn_output.bias", "self_attn.o_proj.bias"},
-    {"attn_q_norm.weight", "self_attn.q_norm.weight"},
-    {"attn_k_norm.weight", "self_attn.k_norm.weight"},
-    {"ffn_gate.weight", "mlp.gate_proj.weight"},
-    {"ffn_up.weight", "mlp.up_proj.weight"},
-    {"ffn_down.weight", "mlp.down_proj.weight"},
+    {"attn_norm.weight", "input_layernorm.weight"},    {"attn_q.weight", "self_attn.q_proj.weight"},
+    {"attn_k.weight", "self_attn.k_proj.weight"},      {"attn_v.weight", "self_attn.v_proj.weight"},
+    {"attn_output.weight", "self_attn.o_proj.weight"}, {"attn_q.bias", "self_attn.q_proj.bias"},
+    {"attn_k.bias", "self_attn.k_proj.bias"},          {"attn_v.bias", "self_attn.v_proj.bias"},
+    {"attn_output.bias", "self_attn.o_proj.bias"},     {"attn_q_norm.weight", "self_attn.q_norm.weight"},
+    {"attn_k_norm.weight", "self_attn.k_norm.weight"}, {"ffn_gate.weight", "mlp.gate_proj.weight"},
+    {"ffn_up.weight", "mlp.up_proj.weight"},           {"ffn_down.weight", "mlp.down_proj.weight"},
 };
 
 static const struct pair llama_names[] = {
@@ -51,7 +44,8 @@ static const struct pair qwen35_names[] = {
     {"ssm_out.weight", "linear_attn.out_proj.weight"},
 };
 
-static const struct pair nextn_names[] = { // of the first MTP block
+static const struct pair nextn_names[] = {
+    // of the first MTP block
     {"nextn.eh_proj.weight", "mtp.fc.weight"},
     {"nextn.enorm.weight", "mtp.pre_fc_norm_embedding.weight"},
     {"nextn.hnorm.weight", "mtp.pre_fc_norm_hidden.weight"},
@@ -121,7 +115,8 @@ static enum wfmt weight_fmt(int type)
     }
 }
 
-static int add_tensors(struct weights *w, const struct gguf *g, const struct gguf_names *m, int file_no, struct err *e)
+static int add_tensors(struct weights *w, const struct gguf *g, const struct gguf_names *m, int file_no,
+                       struct err *e)
 {
     char key[GGUF_MAX_KEY];
     for (size_t i = 0; i < g->n_tensors; i++) {
@@ -154,7 +149,8 @@ static int open_parts(struct weights *w, const char *path, struct err *e)
     gguf_int(gguf_find(first, "split.count"), &n);
     gguf_int(gguf_find(first, "split.no"), &no);
     if (n < 1 || n > 999 || no < 0 || no >= n) {
-        rc = err_set(e, ERR_FORMAT, "%s: split.count out of range: part %lld of %lld", first->name, (long long)no, (long long)n);
+        rc = err_set(e, ERR_FORMAT, "%s: split.count out of range: part %lld of %lld", first->name,
+                     (long long)no, (long long)n);
         gguf_close(first);
         return rc;
     }
@@ -166,13 +162,16 @@ static int open_parts(struct weights *w, const char *path, struct err *e)
     size_t len = strlen(path);
     snprintf(tail, sizeof tail, "-%05d-of-%05d.gguf", (int)no + 1, (int)n);
     if (no || len <= strlen(tail) || strcmp(path + len - strlen(tail), tail))
-        return err_set(e, ERR_ARG, "%s: part %lld of a model in %lld files: name the first, which ends in -00001-of-%05d.gguf",
-                       first->name, (long long)no + 1, (long long)n, (int)n);
+        return err_set(
+            e, ERR_ARG,
+            "%s: part %lld of a model in %lld files: name the first, which ends in -00001-of-%05d.gguf",
+            first->name, (long long)no + 1, (long long)n, (int)n);
     char *part = xstrdup(path);
     for (int i = 1; i < n && !rc; i++) {
         snprintf(part + len - strlen(tail), strlen(tail) + 1, "-%05d-of-%05d.gguf", i + 1, (int)n);
         if (!file_exists(part))
-            rc = err_set(e, ERR_IO, "missing file %.200s: part %d of %lld of %s", path_base(part), i + 1, (long long)n, first->name);
+            rc = err_set(e, ERR_IO, "missing file %.200s: part %d of %lld of %s", path_base(part), i + 1,
+                         (long long)n, first->name);
         else if (!(rc = gguf_open(&w->gguf[w->n_gguf], part, e)))
             w->n_gguf++;
     }
@@ -180,19 +179,24 @@ static int open_parts(struct weights *w, const char *path, struct err *e)
     return rc;
 }
 
-int gguf_package_open(struct package *p, const char *path, struct err *e)
+int gguf_package_fill(struct package *p, struct err *e)
 {
     struct gguf_names m;
-    struct weights *w = p->weights = weights_new(path_base(path));
+    struct weights *w = p->weights;
     p->kind = PACKAGE_GGUF;
     p->config_file = w->label;
-    int rc = open_parts(w, path, e);
-    if (rc || (rc = gguf_names_init(&m, w->gguf[0], e)))
-        return rc;
+    int rc = gguf_names_init(&m, w->gguf[0], e);
     for (int i = 0; i < w->n_gguf && !rc; i++)
         rc = add_tensors(w, w->gguf[i], &m, i, e);
     if (rc)
         return rc;
     weights_seal(w);
     return gguf_config(p, w->gguf[0], e);
+}
+
+int gguf_package_open(struct package *p, const char *path, struct err *e)
+{
+    p->weights = weights_new(path_base(path));
+    int rc = open_parts(p->weights, path, e);
+    return rc ? rc : gguf_package_fill(p, e);
 }

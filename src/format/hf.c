@@ -1,5 +1,5 @@
-/* Folders: config.json, generation_config.json and which safetensors files belong to the model. The index says
- * where a tensor is; files that it doesn't name may only add tensors that it lacks (heads arrive that way). */
+/* Folders: config.json, generation_config.json and which safetensors files belong to the model. The index
+ * says where a tensor is; files that it doesn't name may only add tensors it lacks (heads arrive that way). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ enum { MAX_FILES = 4096, MAX_EOS = 64 };
 static const size_t max_config_bytes = (size_t)16 << 20, max_index_bytes = (size_t)64 << 20;
 static const char index_name[] = "model.safetensors.index.json";
 
-// ---- configuration -------------------------------------------------------------------------------------------
+// ---- configuration ---------------------------------------------------------------------------------------
 
 /* 1 if the file isn't there. */
 static int read_json(struct package *p, const char *dir, const char *name, struct json **out, struct err *e)
@@ -78,7 +78,8 @@ static int merge_eos(struct package *p, struct json *text, const struct json *to
 
 static int inherit(struct package *p, struct json *text, const struct json *top, struct err *e)
 {
-    static const char *const keys[] = {"tie_word_embeddings", "architectures", "eos_token_id", "bos_token_id", "pad_token_id"};
+    static const char *const keys[] = {"tie_word_embeddings", "architectures", "eos_token_id", "bos_token_id",
+                                       "pad_token_id"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const struct json *from = json_get(top, keys[i]);
         struct json *to = (struct json *)(uintptr_t)json_get(text, keys[i]), *v;
@@ -120,7 +121,7 @@ static int read_config(struct package *p, const char *dir, struct json **top, st
     return rc < 0 ? rc : 0;
 }
 
-// ---- files ---------------------------------------------------------------------------------------------------
+// ---- files -----------------------------------------------------------------------------------------------
 
 static bool is_safetensors(const char *s)
 {
@@ -159,7 +160,8 @@ static int check_shard_name(const char *name, size_t n, struct err *e)
     if (escapes)
         return err_set(e, ERR_FORMAT, "%s: shard name leaves the folder: \"%.100s\"", index_name, name);
     if (!is_safetensors(name))
-        return err_set(e, ERR_UNSUPPORTED, "%s: unsupported shard \"%.100s\": expected a .safetensors file", index_name, name);
+        return err_set(e, ERR_UNSUPPORTED, "%s: unsupported shard \"%.100s\": expected a .safetensors file",
+                       index_name, name);
     return 0;
 }
 
@@ -170,7 +172,8 @@ static int missing_shard(const struct json *map, const char *name, struct err *e
     for (const struct json *v = map->child; v; v = v->next)
         if (!strcmp(json_str(v, ""), name) && !n++)
             example = v->key;
-    return err_set(e, ERR_IO, "missing file %.100s: by %s it holds %d tensors, for example %.100s", name, index_name, n, example);
+    return err_set(e, ERR_IO, "missing file %.100s: by %s it holds %d tensors, for example %.100s", name,
+                   index_name, n, example);
 }
 
 static int read_index(struct hf_files *f, struct err *e)
@@ -220,14 +223,16 @@ static int add_folder(struct package *p, struct hf_files *f, const char *sub, st
     bool has_main = f->n > 0;
     for (int pass = 0; pass < 2 && !rc; pass++)
         for (int i = 0; i < l.n && !rc; i++) {
-            if (!is_safetensors(l.name[i]) || (size_t)snprintf(name, sizeof name, "%s%s", sub, l.name[i]) >= sizeof name)
+            if (!is_safetensors(l.name[i]) ||
+                (size_t)snprintf(name, sizeof name, "%s%s", sub, l.name[i]) >= sizeof name)
                 continue;
             bool is_model = !strncmp(name, "model", 5); // model.safetensors, or shards that lost their index
             if (find_file(f, name) >= 0 || is_model == (pass == 1))
                 continue;
             if (!strncmp(name, "consolidated", 12) || !strncmp(name, "adapter_", 8))
                 package_note(p, "%.200s is ignored: it holds %s", name,
-                             name[0] == 'c' ? "the same weights in another layout" : "an adapter, not a model");
+                             name[0] == 'c' ? "the same weights in another layout"
+                                            : "an adapter, not a model");
             else
                 rc = add_file(f, name, has_main || pass == 1 || *sub, e);
         }
@@ -246,13 +251,16 @@ static int find_files(struct package *p, struct hf_files *f, struct err *e)
         return rc;
     if (f->n)
         return 0;
-    char *bin = path_join(f->dir, "pytorch_model.bin"), *bin_index = path_join(f->dir, "pytorch_model.bin.index.json");
+    char *bin = path_join(f->dir, "pytorch_model.bin"),
+         *bin_index = path_join(f->dir, "pytorch_model.bin.index.json");
     bool has_bin = file_exists(bin) || file_exists(bin_index);
     free(bin);
     free(bin_index);
     if (has_bin)
-        return err_set(e, ERR_UNSUPPORTED, "%s: unsupported weights: pytorch_model.bin, expected .safetensors files", f->dir);
-    return err_set(e, ERR_FORMAT, "%s: no weights: expected model.safetensors or %s with its files", f->dir, index_name);
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: unsupported weights: pytorch_model.bin, expected .safetensors files", f->dir);
+    return err_set(e, ERR_FORMAT, "%s: no weights: expected model.safetensors or %s with its files", f->dir,
+                   index_name);
 }
 
 static int open_files(struct package *p, struct hf_files *f, struct err *e)
@@ -270,7 +278,8 @@ static int open_files(struct package *p, struct hf_files *f, struct err *e)
 }
 
 /* The head may be quantized by a rule of its own: a key of config.json, or the config of the folder mtp/. */
-static int head_quantization(struct package *p, const char *dir, const struct json *top, const struct json **out, struct err *e)
+static int head_quantization(struct package *p, const char *dir, const struct json *top,
+                             const struct json **out, struct err *e)
 {
     struct json *own;
     *out = json_get(top, "mtplx_mtp_quantization");

@@ -26,11 +26,11 @@ struct builder {
     struct rule *rule; // by key
     size_t n_rules;
     const struct json *mtp_quantization;
-    int n_dropped, n_inferred, n_unaligned;
+    int n_dropped, n_inferred;
     char dropped[400], inferred[400];
 };
 
-// ---- names ---------------------------------------------------------------------------------------------------
+// ---- names -----------------------------------------------------------------------------------------------
 
 static int by_name(const void *a, const void *b)
 {
@@ -73,13 +73,16 @@ static bool has_suffix(const char *s, const char *suffix)
     return n > m && !strcmp(s + n - m, suffix);
 }
 
-static const char *file_name(const struct builder *b, const struct raw *r) { return b->f->file[r->file_no].name; }
+static const char *file_name(const struct builder *b, const struct raw *r)
+{
+    return b->f->file[r->file_no].name;
+}
 
 static void drop(struct builder *b, const struct raw *r, const struct raw *kept)
 {
     if (!b->n_dropped++)
-        snprintf(b->dropped, sizeof b->dropped, "%.120s of %.80s, already in %.80s", r->t->name, file_name(b, r),
-                 kept ? file_name(b, kept) : "another file under a longer name");
+        snprintf(b->dropped, sizeof b->dropped, "%.120s of %.80s, already in %.80s", r->t->name,
+                 file_name(b, r), kept ? file_name(b, kept) : "another file under a longer name");
 }
 
 /* weight_map sorted by tensor name and walked beside the sorted tensors: linear, whatever the file says. */
@@ -111,8 +114,8 @@ static int mark_named(struct builder *b, struct err *e)
             example = map[m];
     }
     if (lost)
-        package_note(b->p, "the index names %zu tensors that no file holds, for example %.120s in %.80s", lost, example->key,
-                     example->s);
+        package_note(b->p, "the index names %zu tensors that no file holds, for example %.120s in %.80s",
+                     lost, example->key, example->s);
     free(map);
     return 0;
 }
@@ -146,7 +149,7 @@ static int collect(struct builder *b, struct err *e)
     return 0;
 }
 
-// ---- quantization rules --------------------------------------------------------------------------------------
+// ---- quantization rules ----------------------------------------------------------------------------------
 
 static int by_rule(const void *a, const void *b)
 {
@@ -208,18 +211,21 @@ static bool split_product(int64_t product, int64_t bits, int64_t group, int *out
 
 static enum wfmt float_fmt(const char *dtype)
 {
-    return !strcmp(dtype, "F32") ? WF_F32 : !strcmp(dtype, "F16") ? WF_F16 : !strcmp(dtype, "BF16") ? WF_BF16 : WF_OTHER;
+    return !strcmp(dtype, "F32")    ? WF_F32
+           : !strcmp(dtype, "F16")  ? WF_F16
+           : !strcmp(dtype, "BF16") ? WF_BF16
+                                    : WF_OTHER;
 }
 
-// ---- entries -------------------------------------------------------------------------------------------------
+// ---- entries ---------------------------------------------------------------------------------------------
 
 static void copy_shape(struct weight *t, const struct st_tensor *s)
 {
     t->ndim = s->ndim ? s->ndim : 1;
     for (int i = 0; i < 4; i++)
         t->ne[i] = i < t->ndim ? s->ne[i] : 1;
-    for (int i = 4; i < t->ndim; i++)
-        t->ne[3] *= s->ne[i]; // only image towers have so many: listed, never computed with
+    for (int i = 4; i < t->ndim; i++) // only image towers have so many: listed, never computed with
+        t->ne[3] = s->bytes ? t->ne[3] * s->ne[i] : 0;
     if (t->ndim > 4)
         t->ndim = 4;
 }
@@ -230,10 +236,9 @@ static const uint8_t *data(const struct builder *b, const struct raw *r)
     return m->p + r->t->offset;
 }
 
-static bool is_unaligned(const struct raw *r) { return r->t->bits >= 16 && r->t->offset % ((unsigned)r->t->bits / 8); }
-
 /* A scale or bias tensor has the weight's shape but for the last dimension. */
-static int check_part(const struct builder *b, const struct raw *w, const struct raw *s, const struct raw *like, struct err *e)
+static int check_part(const struct builder *b, const struct raw *w, const struct raw *s,
+                      const struct raw *like, struct err *e)
 {
     bool is_same = s->t->ndim == w->t->ndim && w->t->ndim >= 2;
     for (int i = 0; i < w->t->ndim - 1 && is_same; i++)
@@ -241,11 +246,11 @@ static int check_part(const struct builder *b, const struct raw *w, const struct
     if (is_same && like)
         is_same = s->t->ne[w->t->ndim - 1] == like->t->ne[w->t->ndim - 1];
     if (!is_same)
-        return err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s doesn't fit %.120s", file_name(b, s), s->t->name,
-                       like ? like->t->name : w->t->name);
+        return err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s doesn't fit %.120s", file_name(b, s),
+                       s->t->name, like ? like->t->name : w->t->name);
     if (like && s->t->dtype != like->t->dtype)
-        return err_set(e, ERR_FORMAT, "%s: dtype of tensor %.120s: expected %s as in its scales, found %s", file_name(b, s),
-                       s->t->name, like->t->dtype, s->t->dtype);
+        return err_set(e, ERR_FORMAT, "%s: dtype of tensor %.120s: expected %s as in its scales, found %s",
+                       file_name(b, s), s->t->name, like->t->dtype, s->t->dtype);
     return 0;
 }
 
@@ -254,37 +259,41 @@ static void note_inferred(struct builder *b, const struct weight *t, int64_t bit
     if (t->bits == bits && t->group == group)
         return;
     if (!b->n_inferred++)
-        snprintf(b->inferred, sizeof b->inferred, "%.120s: %s says %lld bits in groups of %lld, its shapes say %d in groups of %d",
-                 t->name, b->p->config_file, (long long)bits, (long long)group, t->bits, t->group);
+        snprintf(b->inferred, sizeof b->inferred,
+                 "%.120s: %s says %lld bits in groups of %lld, its shapes say %d in groups of %d", t->name,
+                 b->p->config_file, (long long)bits, (long long)group, t->bits, t->group);
 }
 
-static int read_triple(struct builder *b, struct weight *t, char type[64], const struct raw *w, const struct raw *scales,
-                       const struct raw *biases, struct err *e)
+static int read_triple(struct builder *b, struct weight *t, char type[64], const struct raw *w,
+                       const struct raw *scales, const struct raw *biases, struct err *e)
 {
     const struct json *rule = rule_for(b, t->key);
     const char *mode = json_str(json_get(rule, "mode"), biases ? "affine" : "");
-    int64_t bits = 0, group = 0, cols = w->t->ne[w->t->ndim ? w->t->ndim - 1 : 0], parts = scales->t->ne[scales->t->ndim ? scales->t->ndim - 1 : 0];
+    int64_t bits = 0, group = 0, cols = w->t->ne[w->t->ndim ? w->t->ndim - 1 : 0],
+            parts = scales->t->ne[scales->t->ndim ? scales->t->ndim - 1 : 0];
     json_int(json_get(rule, "bits"), &bits);
     json_int(json_get(rule, "group_size"), &group);
     t->bytes += scales->t->bytes + (biases ? biases->t->bytes : 0);
-    b->n_unaligned += is_unaligned(scales) || (biases && is_unaligned(biases));
     if (strcmp(mode, "affine") && (*mode || !strcmp(scales->t->dtype, "U8"))) {
         snprintf(type, 64, "U32 %.40s", *mode ? mode : "without biases");
         return 0; // listed as WF_OTHER; a lookup refuses it
     }
     if (!biases)
-        return err_set(e, ERR_FORMAT, "%s: missing tensor %.*s.biases", file_name(b, w), (int)(strlen(w->t->name) - 7), w->t->name);
+        return err_set(e, ERR_FORMAT, "%s: missing tensor %.*s.biases", file_name(b, w),
+                       (int)(strlen(w->t->name) - 7), w->t->name);
     int rc = check_part(b, w, scales, NULL, e);
     if (rc || (rc = check_part(b, w, biases, scales, e)))
         return rc;
     t->scale_fmt = float_fmt(scales->t->dtype);
     if (t->scale_fmt == WF_OTHER)
-        return err_set(e, ERR_FORMAT, "%s: dtype of tensor %.120s: expected F16, BF16 or F32, found %s", file_name(b, scales),
-                       scales->t->name, scales->t->dtype);
+        return err_set(e, ERR_FORMAT, "%s: dtype of tensor %.120s: expected F16, BF16 or F32, found %s",
+                       file_name(b, scales), scales->t->name, scales->t->dtype);
     if (cols < 1 || parts < 1 || cols > INT64_MAX / 32 || cols * 32 % parts ||
         !split_product(cols * 32 / parts, bits, group, &t->bits, &t->group))
-        return err_set(e, ERR_FORMAT, "%s: tensor %.120s has %lld words and %lld scales a row, which no bits and group size fit",
-                       file_name(b, w), t->name, (long long)cols, (long long)parts);
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: tensor %.120s has %lld words and %lld scales a row, which no bits and group size fit",
+            file_name(b, w), t->name, (long long)cols, (long long)parts);
     t->fmt = WF_MLX;
     t->ne[t->ndim - 1] = parts * t->group;
     t->scale = data(b, scales);
@@ -299,7 +308,8 @@ static int add_raw(struct builder *b, const struct raw *r, struct err *e)
     char key[1200], type[64];
     const char *name = r->t->name, *file = file_name(b, r);
     const struct raw *scales = NULL, *biases = NULL;
-    struct weight t = {.name = name, .file = file, .fmt = float_fmt(r->t->dtype), .q = data(b, r), .bytes = r->t->bytes};
+    struct weight t = {
+        .name = name, .file = file, .fmt = float_fmt(r->t->dtype), .q = data(b, r), .bytes = r->t->bytes};
     bool in_head = !strncmp(file, "mtp/", 4) && strncmp(weights_canonical(name), "mtp.", 4);
     if (strlen(name) >= 1000)
         return err_set(e, ERR_LIMIT, "%s: tensor name of more than 1000 bytes: %.60s...", file, name);
@@ -312,9 +322,9 @@ static int add_raw(struct builder *b, const struct raw *r, struct err *e)
         scales = find_sibling(b, name, "scales");
         biases = find_sibling(b, name, "biases");
         if (!scales && (biases || json_get(b->p->quantization, "group_size")))
-            return err_set(e, ERR_FORMAT, "%s: missing tensor %.*s.scales", file, (int)(strlen(name) - 7), name);
+            return err_set(e, ERR_FORMAT, "%s: missing tensor %.*s.scales", file, (int)(strlen(name) - 7),
+                           name);
     }
-    b->n_unaligned += is_unaligned(r);
     if (scales) {
         int rc = read_triple(b, &t, type, r, scales, biases, e);
         if (rc)
@@ -353,14 +363,15 @@ static void add_notes(struct builder *b)
     if (b->n_dropped)
         package_note(p, "%d duplicate tensors are ignored, first %s", b->n_dropped, b->dropped);
     if (b->n_inferred)
-        package_note(p, "%d quantized tensors follow their shapes, not the configuration; first %s", b->n_inferred, b->inferred);
-    if (b->n_unaligned)
-        package_note(p, "%d tensors are not aligned to their elements: they are copied when used", b->n_unaligned);
+        package_note(p, "%d quantized tensors follow their shapes, not the configuration; first %s",
+                     b->n_inferred, b->inferred);
 }
 
-int hf_catalogue(struct package *p, const struct hf_files *f, const struct json *mtp_quantization, struct err *e)
+int hf_catalogue(struct package *p, const struct hf_files *f, const struct json *mtp_quantization,
+                 struct err *e)
 {
-    struct builder b = {.p = p, .f = f, .mtp_quantization = json_is(mtp_quantization, JSON_OBJECT) ? mtp_quantization : NULL};
+    struct builder b = {
+        .p = p, .f = f, .mtp_quantization = json_is(mtp_quantization, JSON_OBJECT) ? mtp_quantization : NULL};
     p->kind = PACKAGE_HF;
     for (int i = 0; i < p->weights->n_st; i++)
         if (!strcmp(p->weights->st[i].format, "mlx"))

@@ -20,6 +20,7 @@ struct hf_files {
 };
 
 /* mtp_quantization: the head's own quantization object, or NULL. */
-MUST_CHECK int hf_catalogue(struct package *p, const struct hf_files *f, const struct json *mtp_quantization, struct err *e);
+MUST_CHECK int hf_catalogue(struct package *p, const struct hf_files *f, const struct json *mtp_quantization,
+                            struct err *e);
 
 #endif

@@ -22,7 +22,8 @@ void package_note(struct package *p, const char *fmt, ...)
     p->notes[p->n_notes++] = xstrdup(text);
 }
 
-int package_json(struct package *p, const char *text, size_t n, const char *name, struct json **out, struct err *e)
+int package_json(struct package *p, const char *text, size_t n, const char *name, struct json **out,
+                 struct err *e)
 {
     int rc = json_parse(out, p->arena, text, n, name, e);
     if (rc)
@@ -62,21 +63,47 @@ static int open_folder(struct package *p, const char *dir, struct err *e)
     else if (n > 1)
         rc = err_set(e, ERR_ARG, "%s: holds %d GGUF files and no config.json: name the file", dir, n);
     else
-        rc = err_set(e, ERR_FORMAT, "%s: not a model: expected config.json with safetensors, or a .gguf file", dir);
+        rc = err_set(e, ERR_FORMAT, "%s: not a model: expected config.json with safetensors, or a .gguf file",
+                     dir);
     free(file);
+    return rc;
+}
+
+struct package *package_new(const char *path)
+{
+    struct package *p = xcalloc(1, sizeof *p);
+    p->path = xstrdup(path);
+    p->arena = xcalloc(1, sizeof *p->arena);
+    p->arena->max_bytes = max_config_arena;
+    p->config_file = "config.json";
+    return p;
+}
+
+int package_open_gguf_bytes(struct package **out, const void *bytes, size_t n, const char *name,
+                            struct err *e)
+{
+    struct package *p = package_new(name);
+    *out = NULL;
+    p->weights = weights_new(name);
+    p->weights->gguf = xcalloc(1, sizeof(struct gguf *));
+    int rc = gguf_open_bytes(&p->weights->gguf[0], bytes, n, name, e);
+    if (!rc) {
+        p->weights->n_gguf = 1;
+        rc = gguf_package_fill(p, e);
+    }
+    if (rc)
+        package_close(p);
+    else
+        *out = p;
     return rc;
 }
 
 int package_open(struct package **out, const char *path, struct err *e)
 {
     struct err local = {0};
-    struct package *p = xcalloc(1, sizeof *p);
+    struct package *p = package_new(path);
     int rc;
     *out = NULL;
-    p->path = xstrdup(path);
-    p->arena = xcalloc(1, sizeof *p->arena);
-    p->arena->max_bytes = max_config_arena;
-    p->config_file = "config.json";
     if (!file_exists(path))
         rc = err_set(&local, ERR_IO, "%s: no such file or folder", path);
     else if (file_is_dir(path))

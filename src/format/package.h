@@ -9,9 +9,15 @@
 /* Each fills config, generation, quantization, kind and weights of an otherwise empty package. */
 MUST_CHECK int hf_open(struct package *p, const char *dir, struct err *e);
 MUST_CHECK int gguf_package_open(struct package *p, const char *path, struct err *e);
+/* A GGUF in memory, which must outlive the package: the whole mapping without files (fuzzing). */
+MUST_CHECK int package_open_gguf_bytes(struct package **p, const void *bytes, size_t n, const char *name,
+                                       struct err *e);
+struct package *package_new(const char *path);
+int gguf_package_fill(struct package *p, struct err *e); // weights->gguf is there; the rest follows
 
 /* JSON text into the package's arena. */
-MUST_CHECK int package_json(struct package *p, const char *text, size_t n, const char *name, struct json **out, struct err *e);
+MUST_CHECK int package_json(struct package *p, const char *text, size_t n, const char *name,
+                            struct json **out, struct err *e);
 
 /* Configuration of a GGUF in HF's spelling (gguf_config.c) and the canonical key of one of its tensors
  * (gguf_map.c); out holds the key where it has to be composed. */

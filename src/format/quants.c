@@ -12,7 +12,10 @@
 
 float f16_to_f32(uint16_t h)
 {
-    union { uint32_t u; float f; } v;
+    union {
+        uint32_t u;
+        float f;
+    } v;
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 0x3ff;
     if (!e) {
         v.f = (float)m * 0x1p-24f; // exact, and a normal number in fp32
@@ -25,7 +28,10 @@ float f16_to_f32(uint16_t h)
 
 uint16_t f32_to_f16(float f)
 {
-    union { float f; uint32_t u; } v = {f};
+    union {
+        float f;
+        uint32_t u;
+    } v = {f};
     uint32_t sign = v.u >> 16 & 0x8000, a = v.u & 0x7fffffff;
     if (a > 0x7f800000)
         return (uint16_t)(sign | 0x7e00 | (a >> 13 & 0x3ff));
@@ -50,14 +56,13 @@ const char *wfmt_name(enum wfmt f)
     return (unsigned)f < sizeof name / sizeof *name ? name[f] : "?";
 }
 
-size_t wfmt_align(enum wfmt f) { return f == WF_F32 || f == WF_MLX ? 4 : f == WF_OTHER ? 1 : 2; }
-
 void weight_layout(struct weight *t)
 {
     size_t in = (size_t)t->ne[t->ndim - 1];
     switch (t->fmt) {
     case WF_F32: t->row_bytes = in * 4; break;
-    case WF_F16: case WF_BF16: t->row_bytes = in * 2; break;
+    case WF_F16:
+    case WF_BF16: t->row_bytes = in * 2; break;
     case WF_MLX: t->row_bytes = in * (size_t)t->bits / 8; break;
     case WF_Q8_0: t->row_bytes = in / 32 * 34, t->bits = 8, t->group = 32; break;
     case WF_Q4_0: t->row_bytes = in / 32 * 18, t->bits = 4, t->group = 32; break;
@@ -90,7 +95,8 @@ static void row_mlx(const struct weight *w, int64_t row, const uint8_t *q, size_
     unsigned bits = (unsigned)w->bits, mask = (1u << bits) - 1;
     size_t group = (size_t)w->group, first = (size_t)row * (n / group);
     for (size_t g = 0; g < n / group; g++) {
-        float scale = load_float(w->scale, w->scale_fmt, first + g), bias = load_float(w->bias, w->scale_fmt, first + g);
+        float scale = load_float(w->scale, w->scale_fmt, first + g),
+              bias = load_float(w->bias, w->scale_fmt, first + g);
         for (size_t i = g * group; i < (g + 1) * group; i++) {
             size_t at = i * bits;
             unsigned v = q[at / 8], shift = at % 8;
@@ -127,7 +133,9 @@ void weight_row(const struct weight *w, int64_t row, float *out)
     size_t n = (size_t)w->ne[w->ndim - 1];
     const uint8_t *q = (const uint8_t *)w->q + (size_t)row * w->row_bytes;
     switch (w->fmt) {
-    case WF_F32: case WF_F16: case WF_BF16:
+    case WF_F32:
+    case WF_F16:
+    case WF_BF16:
         for (size_t i = 0; i < n; i++)
             out[i] = load_float(q, w->fmt, i);
         break;
@@ -139,13 +147,13 @@ void weight_row(const struct weight *w, int64_t row, float *out)
     }
 }
 
-// ---- search for NaN and infinity -----------------------------------------------------------------------------
+// ---- search for NaN and infinity -------------------------------------------------------------------------
 
 static const char *odd_name(float v) { return isnan(v) ? "NaN" : v > 0 ? "+infinity" : "-infinity"; }
 
 /* rows of n floats; each covers that many columns of the tensor. */
-static int check_floats(const struct weight *w, const void *p, enum wfmt f, int64_t rows, size_t n, int covers, const char *what,
-                        struct err *e)
+static int check_floats(const struct weight *w, const void *p, enum wfmt f, int64_t rows, size_t n,
+                        int covers, const char *what, struct err *e)
 {
     uint32_t exp_mask = f == WF_F16 ? 0x7c00 : 0x7f80;
     for (int64_t r = 0; r < rows; r++)
@@ -155,8 +163,8 @@ static int check_floats(const struct weight *w, const void *p, enum wfmt f, int6
                 continue;
             float v = load_float(p, f, at);
             if (!isfinite(v))
-                return err_set(e, ERR_NUMERIC, "%s: tensor %.120s holds %s in %srow %lld, column %zu", w->file, w->name,
-                               odd_name(v), what, (long long)r, i * (size_t)covers);
+                return err_set(e, ERR_NUMERIC, "%s: tensor %.120s holds %s in %srow %lld, column %zu",
+                               w->file, w->name, odd_name(v), what, (long long)r, i * (size_t)covers);
         }
     return 0;
 }
@@ -170,8 +178,9 @@ static int check_blocks(const struct weight *w, int64_t rows, size_t block_bytes
             for (int h = 0; h < halves; h++) {
                 float v = f16_to_f32(load16(q + 2 * h));
                 if (!isfinite(v))
-                    return err_set(e, ERR_NUMERIC, "%s: tensor %.120s holds %s in the block %s of row %lld, column %zu", w->file,
-                                   w->name, odd_name(v), h ? "minimum" : "scale", (long long)r, b * 32);
+                    return err_set(
+                        e, ERR_NUMERIC, "%s: tensor %.120s holds %s in the block %s of row %lld, column %zu",
+                        w->file, w->name, odd_name(v), h ? "minimum" : "scale", (long long)r, b * 32);
             }
     return 0;
 }
@@ -186,10 +195,15 @@ static int check_weight(const struct weight *w, struct err *e)
     if (!n)
         return 0; // an empty tensor may claim any number of rows
     switch (w->fmt) {
-    case WF_F32: case WF_F16: case WF_BF16: return check_floats(w, w->q, w->fmt, rows, n, 1, "", e);
+    case WF_F32:
+    case WF_F16:
+    case WF_BF16: return check_floats(w, w->q, w->fmt, rows, n, 1, "", e);
     case WF_MLX:
-        rc = check_floats(w, w->scale, w->scale_fmt, rows, n / (size_t)w->group, w->group, "the scale of ", e);
-        return rc ? rc : check_floats(w, w->bias, w->scale_fmt, rows, n / (size_t)w->group, w->group, "the bias of ", e);
+        rc =
+            check_floats(w, w->scale, w->scale_fmt, rows, n / (size_t)w->group, w->group, "the scale of ", e);
+        return rc ? rc
+                  : check_floats(w, w->bias, w->scale_fmt, rows, n / (size_t)w->group, w->group,
+                                 "the bias of ", e);
     case WF_Q8_0: return check_blocks(w, rows, 34, 1, e);
     case WF_Q4_0: return check_blocks(w, rows, 18, 1, e);
     case WF_Q4_1: return check_blocks(w, rows, 20, 2, e);

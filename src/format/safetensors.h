@@ -1,5 +1,5 @@
-/* safetensors container: one file's tensor table over a mapping. Owns the mapping and the table; the data stay
- * in the file. Opening checks the header length, JSON, dtypes, shapes, sizes, ranges and overlaps. Knows no
+/* safetensors container: one file's tensor table over a mapping. Owns the mapping and the table; the data
+ * stay in the file. Opening checks the header length, JSON, dtypes, shapes, sizes, ranges and overlaps. Knows no
  * tensor names and no quantization. */
 #ifndef FORMAT_SAFETENSORS_H
 #define FORMAT_SAFETENSORS_H
@@ -15,12 +15,12 @@
 enum { ST_MAX_DIMS = 8 };
 
 struct st_tensor {
-    const char *name;  // NUL-terminated
-    const char *dtype; // static string, as in the file
-    int bits;          // per element
-    int ndim;          // 0 for a scalar
+    const char *name;        // NUL-terminated
+    const char *dtype;       // static string, as in the file
+    int bits;                // per element
+    int ndim;                // 0 for a scalar
     int64_t ne[ST_MAX_DIMS]; // in the file's order, 1 beyond ndim
-    uint64_t offset;   // from the start of the file
+    uint64_t offset;         // from the start of the file
     uint64_t bytes;
 };
 

@@ -14,7 +14,7 @@
 
 enum { MAX_KEY = 256 };
 
-// ---- building ------------------------------------------------------------------------------------------------
+// ---- building --------------------------------------------------------------------------------------------
 
 struct weights *weights_new(const char *label)
 {
@@ -28,13 +28,10 @@ void weights_free(struct weights *w)
 {
     if (!w)
         return;
-    for (int i = 0; i < w->n_copies; i++)
-        mem_big_free(w->copy[i].p, w->copy[i].n);
     for (int i = 0; i < w->n_st; i++)
         st_close(&w->st[i]);
     for (int i = 0; i < w->n_gguf; i++)
         gguf_close(w->gguf[i]);
-    free(w->copy);
     free(w->st);
     free(w->gguf);
     free(w->entry);
@@ -46,7 +43,8 @@ void weights_free(struct weights *w)
 
 const char *weights_canonical(const char *name)
 {
-    static const char *const prefix[] = {"model.language_model.", "language_model.model.", "model.", "language_model."};
+    static const char *const prefix[] = {"model.language_model.", "language_model.model.", "model.",
+                                         "language_model."};
     for (size_t i = 0; i < sizeof prefix / sizeof *prefix; i++)
         if (!strncmp(name, prefix[i], strlen(prefix[i])))
             return name + strlen(prefix[i]);
@@ -110,7 +108,7 @@ void weights_seal(struct weights *w)
     rehash(w, w->n_slots ? w->n_slots : 256);
 }
 
-// ---- lookups -------------------------------------------------------------------------------------------------
+// ---- lookups ---------------------------------------------------------------------------------------------
 
 static struct weight *find(const struct weights *w, char key[MAX_KEY], const char *fmt, va_list ap)
 {
@@ -149,33 +147,16 @@ static int64_t element_count(const struct weight *t)
     return n;
 }
 
-/* Kernels may load whole elements; a few old files don't align theirs. Those tensors alone are copied. */
-static int align_part(struct weights *w, const void **p, size_t n, size_t align, const struct weight *t, struct err *e)
+static bool is_unsupported(const struct weight *t, struct err *e)
 {
-    if ((uintptr_t)*p % align == 0)
-        return 0;
-    void *q = mem_big(n);
-    if (!q)
-        return err_set(e, ERR_NOMEM, "%s: no memory for an aligned copy of tensor %.120s (%zu bytes)", t->file, t->name, n);
-    memcpy(q, *p, n);
-    w->copy = xrealloc(w->copy, ((size_t)w->n_copies + 1) * sizeof *w->copy);
-    w->copy[w->n_copies++] = (struct catalogue_copy){q, n};
-    *p = q;
-    return 0;
+    if (t->fmt == WF_OTHER)
+        err_set(e, ERR_UNSUPPORTED, "%s: tensor %.120s is stored as %s, an unsupported format", t->file,
+                t->name, t->type);
+    return t->fmt == WF_OTHER;
 }
 
-static int align_weight(struct weights *w, struct weight *t, struct err *e)
-{
-    size_t rows = (size_t)(element_count(t) / t->ne[t->ndim - 1]);
-    int rc = align_part(w, &t->q, rows * t->row_bytes, wfmt_align(t->fmt), t, e);
-    if (rc || t->fmt != WF_MLX)
-        return rc;
-    size_t n = rows * (size_t)(t->ne[t->ndim - 1] / t->group) * wfmt_align(t->scale_fmt);
-    rc = align_part(w, &t->scale, n, wfmt_align(t->scale_fmt), t, e);
-    return rc ? rc : align_part(w, &t->bias, n, wfmt_align(t->scale_fmt), t, e);
-}
-
-const struct weight *weights_matrix(struct weights *w, struct err *e, int64_t out, int64_t in, const char *key, ...)
+const struct weight *weights_matrix(struct weights *w, struct err *e, int64_t out, int64_t in,
+                                    const char *key, ...)
 {
     char name[MAX_KEY], shape[96];
     va_list ap;
@@ -183,22 +164,20 @@ const struct weight *weights_matrix(struct weights *w, struct err *e, int64_t ou
     struct weight *t = find(w, name, key, ap);
     va_end(ap);
     if (!t) {
-        err_set(e, ERR_FORMAT, "%s: missing tensor %.120s, expected a matrix of [%lld, %lld]", w->label, name, (long long)out,
-                (long long)in);
+        err_set(e, ERR_FORMAT, "%s: missing tensor %.120s, expected a matrix of [%lld, %lld]", w->label, name,
+                (long long)out, (long long)in);
         return NULL;
     }
     t->used = true;
+    if (is_unsupported(t, e)) // first, because the stored shape may be one of packed words
+        return NULL;
     int64_t cols = t->ne[t->ndim - 1];
     if (cols != in || in < 1 || element_count(t) / cols != out || (t->ndim == 1 && out != 1)) {
-        err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s: expected [%lld, %lld], found %s", t->file, t->name, (long long)out,
-                (long long)in, shape_text(t, shape));
+        err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s: expected [%lld, %lld], found %s", t->file,
+                t->name, (long long)out, (long long)in, shape_text(t, shape));
         return NULL;
     }
-    if (t->fmt == WF_OTHER) {
-        err_set(e, ERR_UNSUPPORTED, "%s: tensor %.120s is stored as %s, an unsupported format", t->file, t->name, t->type);
-        return NULL;
-    }
-    return align_weight(w, t, e) ? NULL : t;
+    return t;
 }
 
 const float *weights_floats(struct weights *w, struct err *e, int64_t n, const char *key, ...)
@@ -209,22 +188,22 @@ const float *weights_floats(struct weights *w, struct err *e, int64_t n, const c
     struct weight *t = find(w, name, key, ap);
     va_end(ap);
     if (!t) {
-        err_set(e, ERR_FORMAT, "%s: missing tensor %.120s, expected %lld values", w->label, name, (long long)n);
+        err_set(e, ERR_FORMAT, "%s: missing tensor %.120s, expected %lld values", w->label, name,
+                (long long)n);
         return NULL;
     }
     t->used = true;
-    if (n < 1 || element_count(t) != n) {
-        err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s: expected %lld values, found %s", t->file, t->name, (long long)n,
-                shape_text(t, shape));
+    if (is_unsupported(t, e))
         return NULL;
-    }
-    if (t->fmt == WF_OTHER) {
-        err_set(e, ERR_UNSUPPORTED, "%s: tensor %.120s is stored as %s, an unsupported format", t->file, t->name, t->type);
+    if (n < 1 || element_count(t) != n) {
+        err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s: expected %lld values, found %s", t->file, t->name,
+                (long long)n, shape_text(t, shape));
         return NULL;
     }
     char *p = arena_alloc(&w->arena, (size_t)n * sizeof(float) + 64);
     if (!p) {
-        err_set(e, ERR_NOMEM, "%s: no memory for the %lld values of tensor %.120s", t->file, (long long)n, t->name);
+        err_set(e, ERR_NOMEM, "%s: no memory for the %lld values of tensor %.120s", t->file, (long long)n,
+                t->name);
         return NULL;
     }
     float *v = (float *)(void *)(p + (64 - (uintptr_t)p % 64) % 64);
@@ -249,4 +228,7 @@ void weights_ignore(struct weights *w, const char *prefix, const char *why)
 }
 
 int weights_count(const struct weights *w) { return w->n; }
-const struct weight *weights_at(const struct weights *w, int i) { return i >= 0 && i < w->n ? &w->entry[i].w : NULL; }
+const struct weight *weights_at(const struct weights *w, int i)
+{
+    return i >= 0 && i < w->n ? &w->entry[i].w : NULL;
+}

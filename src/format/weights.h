@@ -47,7 +47,8 @@ struct weight {
     int64_t ne[4];
     int bits, group;          // quantized: bits per code and columns per scale, else 0
     enum wfmt scale_fmt;      // WF_F16/BF16/F32 of scale and bias of WF_MLX
-    const void *q, *scale, *bias; // data; scale, bias only for WF_MLX: [out, in/group]
+    const void *q, *scale, *bias; // data; scale, bias only for WF_MLX: [out, in/group]. No alignment is promised:
+                                  // MLX writes headers of any length, so load with memcpy or unaligned loads
     size_t row_bytes;         // bytes from one row of q to the next
     size_t bytes;             // stored bytes with scales and biases
     bool used;                // some part of the program asked for it

@@ -19,7 +19,8 @@ struct seq {
 struct subset {
     struct subset *next;
     struct bweight *w;
-    int32_t *ids;
+    int32_t *ids;   // [n_vocab]
+    uint8_t *has;   // [n_vocab]
     int n;
 };
 
@@ -37,10 +38,10 @@ struct engine {
     float *logits, *hidden, *pair_hidden; // [logit_rows, vocab], [max_rows, ld], [n_seqs, ld]
     int logit_rows, ld;
     int *seq_rows; // [n_seqs] rows of each sequence while a step is laid out
-    struct subset *subsets;
+    struct subset *subsets, *draft;
 };
 
-enum { LOGIT_ROWS = 64 };
+enum { LOGIT_ROWS = 64, VOCAB_WHOLE = 65536 }; // a vocabulary up to this size is drafted from whole
 
 int engine_open(struct engine **out, struct model *m, const struct mtp_head *head, const struct engine_options *o, struct err *e)
 {
@@ -86,6 +87,10 @@ int engine_open(struct engine **out, struct model *m, const struct mtp_head *hea
         engine_close(g);
         return err_set(e, ERR_NOMEM, "no memory for %d rows of %d logits", g->logit_rows, m->n_vocab);
     }
+    if (g->head && m->n_vocab > VOCAB_WHOLE && (rc = subset_new(g, &g->draft, e))) {
+        engine_close(g);
+        return rc;
+    }
     *out = g;
     return 0;
 }
@@ -100,6 +105,7 @@ void engine_close(struct engine *g)
         struct subset *s = g->subsets;
         g->subsets = s->next;
         free(s->ids);
+        free(s->has);
         free(s);
     }
     mem_big_free(g->hidden, (size_t)g->max_rows * (size_t)g->ld * 4);
@@ -122,6 +128,7 @@ void engine_close(struct engine *g)
 const struct model *engine_model(const struct engine *g) { return g->m; }
 bool engine_has_mtp(const struct engine *g) { return g->head != NULL; }
 int engine_max_rows(const struct engine *g) { return g->max_rows; }
+int engine_max_tokens(const struct engine *g) { return g->max_pages * PAGE_TOKENS; }
 int engine_hidden_ld(const struct engine *g) { return g->ld; }
 int engine_pages_free(const struct engine *g) { return g->n_free; }
 int seq_len(const struct engine *g, int seq) { return g->seqs[seq].len; }
@@ -387,24 +394,34 @@ void mtp_cut(struct engine *g, int seq, int len)
         s->mtp_len = len < 1 ? 1 : len;
 }
 
-int engine_subset(struct engine *g, const int32_t *ids, int n, struct subset **out, struct err *e)
+int subset_new(struct engine *g, struct subset **out, struct err *e)
 {
     struct subset *s = xcalloc(1, sizeof *s);
-    s->ids = xmalloc((size_t)n * sizeof *s->ids);
-    memcpy(s->ids, ids, (size_t)n * sizeof *ids);
-    s->n = n;
-    int rc = g->m->be->ops->rows(g->m->be, g->m->head, s->ids, n, &s->w, e);
-    if (rc) {
-        free(s->ids);
-        free(s);
-        return rc;
-    }
+    s->ids = xcalloc((size_t)g->m->n_vocab, sizeof *s->ids);
+    s->has = xcalloc((size_t)g->m->n_vocab, 1);
     s->next = g->subsets;
     g->subsets = s;
     *out = s;
-    return 0;
+    return g->m->be->ops->rows(g->m->be, g->m->head, s->ids, &s->w, e);
 }
 
+void subset_clear(struct subset *s)
+{
+    for (int i = 0; i < s->n; i++)
+        s->has[s->ids[i]] = 0;
+    s->n = 0;
+}
+
+void subset_add(struct engine *g, struct subset *s, int32_t id)
+{
+    if (s->has[id])
+        return;
+    s->has[id] = 1;
+    s->ids[s->n++] = id;
+    g->m->be->ops->rows_set(g->m->be, s->w, s->n);
+}
+
+struct subset *engine_draft_subset(struct engine *g) { return g->draft; }
 int subset_size(const struct subset *s) { return s->n; }
 const int32_t *subset_ids(const struct subset *s) { return s->ids; }
 

@@ -28,6 +28,7 @@ void engine_close(struct engine *g);
 const struct model *engine_model(const struct engine *g);
 bool engine_has_mtp(const struct engine *g);
 int engine_max_rows(const struct engine *g);
+int engine_max_tokens(const struct engine *g); // most tokens of one sequence
 int engine_hidden_ld(const struct engine *g); // floats of a hidden row
 size_t engine_bytes(const struct engine *g);  // reserved for KV pages and recurrent states
 int engine_pages_free(const struct engine *g);
@@ -65,18 +66,21 @@ struct mtp_row {
     uint8_t want; // WANT_LOGITS: full logits; see also subset
 };
 struct mtp_out {
-    const float *logits; // [n wanted, ld_logits] if asked for
+    const float *logits; // [n wanted, subset_size or n_vocab] if asked for
     const int32_t *best; // [n wanted] argmax over the subset or all rows, as token ids
     int n;
 };
-/* subset: draft vocabulary from engine_subset, NULL: all rows. want_logits false: only argmax is computed. */
+/* subset: draft vocabulary, NULL: all rows. want_logits false: only argmax is computed. */
 struct subset;
 MUST_CHECK int mtp_step(struct engine *g, const struct mtp_row *rows, int n, const struct subset *subset, bool want_logits,
                         struct mtp_out *out, struct err *e);
 void mtp_cut(struct engine *g, int seq, int len); // forget head rows at and after index len
 
-/* Draft vocabulary: rows of the LM head, ascending ids. The ids are copied. */
-MUST_CHECK int engine_subset(struct engine *g, const int32_t *ids, int n, struct subset **s, struct err *e);
+/* Draft vocabulary: some rows of the LM head. Holds up to n_vocab ids; ids are unique, their order is free. */
+MUST_CHECK int subset_new(struct engine *g, struct subset **s, struct err *e); // lives as long as the engine
+void subset_clear(struct subset *s);
+void subset_add(struct engine *g, struct subset *s, int32_t id); // no effect if it is there already
+struct subset *engine_draft_subset(struct engine *g); // the one all answers draft from; NULL: vocabulary is small
 int subset_size(const struct subset *s);
 const int32_t *subset_ids(const struct subset *s);
 

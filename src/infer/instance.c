@@ -68,6 +68,18 @@ out:
     return rc;
 }
 
+int instance_sampling(const struct instance *in, struct sampling *s, const char **source, struct err *e)
+{
+    const struct json *g = in->m->pkg->generation;
+    *s = sampling_neutral();
+    *source = g ? "generation_config.json" : "default";
+    int rc = g ? sampling_read(s, g, e) : 0;
+    bool samples = json_bool(json_get(g, "do_sample"), json_get(g, "temperature") != NULL);
+    if (!samples)
+        s->temperature = 0; // as transformers does: greedy unless the package asks for sampling
+    return rc ? err_prefix(e, "%s: generation_config.json", in->m->pkg->path) : 0;
+}
+
 void instance_close(struct instance *in)
 {
     tokenizer_close(in->tok);

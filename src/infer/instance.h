@@ -3,6 +3,7 @@
 #define INFER_INSTANCE_H
 
 #include "infer/engine.h"
+#include "infer/sampler.h"
 #include "token/tokenizer.h"
 
 struct instance {
@@ -25,6 +26,8 @@ struct instance_options {
 
 MUST_CHECK int instance_open(struct instance *in, const char *path, const struct instance_options *o, struct err *e);
 void instance_close(struct instance *in);
+/* What generation_config.json recommends over neutral settings; *source names the file or is "default". */
+MUST_CHECK int instance_sampling(const struct instance *in, struct sampling *s, const char **source, struct err *e);
 bool instance_is_eos(const struct instance *in, int32_t id);
 
 #endif

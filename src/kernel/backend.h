@@ -87,7 +87,10 @@ struct backend_ops {
     void (*close)(struct backend *);
     /* Weight placement. The struct weight outlives the handle. */
     int (*weight)(struct backend *, const struct weight *, struct bweight **, struct err *);
-    int (*rows)(struct backend *, const struct bweight *, const int32_t *ids, int n, struct bweight **, struct err *);
+    /* A subset of the rows of a matrix: output i is row ids[i]. The ids stay the caller's and may change between
+     * operations; rows_set tells how many of them count. */
+    int (*rows)(struct backend *, const struct bweight *, const int32_t *ids, struct bweight **, struct err *);
+    void (*rows_set)(struct backend *, struct bweight *, int n);
     int (*vec)(struct backend *, const double *, int n, struct bvec **, struct err *);
     /* Working memory: called once, after the declared state and widths are known. */
     int (*setup)(struct backend *, const struct state_spec *, int n_specs, const int *widths, int max_rows,

@@ -6,13 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/rng.h"
 #include "text/utf8.h"
+
+enum { SMALL_OBJECT = 16 }; // up to so many keys are compared pairwise
 
 struct parser {
     const char *s, *p, *end, *name;
     struct arena *a;
     struct err *e;
     int depth;
+    uint64_t seed; // of key hashes, drawn when first needed
 };
 
 static int fail(struct parser *ps, int code, const char *what)
@@ -176,29 +183,42 @@ static int word(struct parser *ps, struct json *v, const char *w, enum json_type
 
 static int value(struct parser *ps, struct json *v);
 
-/* A duplicate key would make two readers of one file see different things. Hashed, so that a
- * vocabulary of 250,000 keys stays linear. */
+static bool same_key(const struct json *a, const struct json *b)
+{
+    return a->n_key == b->n_key && !memcmp(a->key, b->key, a->n_key);
+}
+
+static int duplicate(struct parser *ps, const struct json *v)
+{
+    return err_set(ps->e, ERR_FORMAT, "%s: key \"%.100s\" is listed twice", ps->name, v->key);
+}
+
+/* A duplicate key would make two readers of one file see different things. Large objects are hashed, so that
+ * a vocabulary of 250,000 keys stays linear, with a seed, so that a text can't choose keys that collide. */
 static int check_keys(struct parser *ps, const struct json *obj)
 {
-    if (obj->n < 2)
+    if (obj->n <= SMALL_OBJECT) {
+        for (const struct json *c = obj->child; c; c = c->next)
+            for (const struct json *d = obj->child; d != c; d = d->next)
+                if (same_key(c, d))
+                    return duplicate(ps, c);
         return 0;
+    }
     size_t cap = 4;
     while (cap < 2 * obj->n)
         cap *= 2;
     const struct json **slot = calloc(cap, sizeof *slot);
     if (!slot)
         return no_memory(ps);
+    if (!ps->seed)
+        ps->seed = rng_entropy() | 1;
     int rc = 0;
     for (const struct json *c = obj->child; c && !rc; c = c->next) {
-        uint64_t h = 1469598103934665603u;
-        for (uint32_t i = 0; i < c->n_key; i++)
-            h = (h ^ (uint8_t)c->key[i]) * 1099511628211u;
-        h ^= h >> 32;
-        size_t i = h & (cap - 1);
-        while (slot[i] && (slot[i]->n_key != c->n_key || memcmp(slot[i]->key, c->key, c->n_key)))
+        size_t i = XXH64(c->key, c->n_key, ps->seed) & (cap - 1);
+        while (slot[i] && !same_key(slot[i], c))
             i = (i + 1) & (cap - 1);
         if (slot[i])
-            rc = err_set(ps->e, ERR_FORMAT, "%s: key \"%.100s\" is listed twice", ps->name, c->key);
+            rc = duplicate(ps, c);
         slot[i] = c;
     }
     free(slot);

@@ -61,8 +61,10 @@ int added_add(struct added_set *a, const char *s, size_t n, const struct added_t
     for (size_t i = 0; i < n; i++)
         if ((at = child_for(a, at, (uint8_t)s[i])) < 0)
             return err_set(e, ERR_LIMIT, "the added tokens need more than %d trie nodes", ADDED_MAX_NODES);
-    if (at < 0 || a->node[at].token >= 0)
-        return 0; // empty, or listed before: the first one counts
+    if (at < 0)
+        return 0;
+    if (a->node[at].token >= 0)
+        return 0; // normalization made two contents equal: the first counts
     a->tok[a->n_tok] = *t;
     a->node[at].token = (int32_t)a->n_tok++;
     return 0;
@@ -114,7 +116,7 @@ static size_t strip_left(const struct view *v, size_t from, size_t least)
             break;
         from = i;
     }
-    return from < least ? least : from;
+    return from;
 }
 
 static size_t strip_right(const struct view *v, size_t to)
@@ -145,12 +147,12 @@ bool added_next(struct added_scan *scan, struct added_match *m)
             int32_t k = longest(scan->set, v->s + scan->at, end - scan->at, &len);
             size_t from = scan->at, to = from + len;
             scan->at = k < 0 ? from + 1 : to; // a match that isn't wanted is passed over whole, as the reference does
-            if (k < 0)
+            if (k < 0 || from < scan->done) // nothing here, or in the white space that the last match took along
                 continue;
             const struct added_token *t = &scan->set->tok[k];
             if ((scan->mode == ADDED_TEXT && t->is_special) || (t->single_word && !is_single_word(v, from, to)))
                 continue;
-            m->from = t->lstrip ? strip_left(v, from, scan->done < from ? scan->done : from) : from;
+            m->from = t->lstrip ? strip_left(v, from, scan->done) : from;
             m->to = t->rstrip ? strip_right(v, to) : to;
             m->id = t->id;
             scan->done = m->to;

@@ -42,7 +42,7 @@ struct added_scan {
 };
 
 struct added_match {
-    size_t from, to; // with stripped white space; from may lie before the end of a match that strips too
+    size_t from, to; // with the white space that the token strips
     int32_t id;
 };
 

@@ -158,7 +158,7 @@ static int load_all(struct tokenizer *t, const struct gguf *g, struct err *e)
     t->specials.add_bos = pre->add_bos;
     gguf_bool(find(g, "add_bos_token"), &t->specials.add_bos);
     t->specials.add_bos = t->specials.add_bos && t->specials.bos >= 0;
-    return model_finish(t, pre->digits ? "GPT-2 with single digits" : pattern_name(pre->pattern, strlen(pre->pattern)), e);
+    return model_finish(t, pre->digits ? "single digits, GPT-2" : pattern_name(pre->pattern, strlen(pre->pattern)), e);
 }
 
 int load_gguf(struct tokenizer *t, const char *path, struct err *e)

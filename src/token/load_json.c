@@ -240,7 +240,7 @@ static int load_root(struct tokenizer *t, const struct json *root, struct err *e
         return rc;
     load_post_processor(t, json_get(root, "post_processor"), 0);
     if (st.has_digits && st.name && !strcmp(st.name, "GPT-2"))
-        st.name = "GPT-2 with single digits";
+        st.name = "single digits, GPT-2";
     return model_finish(t, st.has_own ? NULL : st.name, e);
 }
 

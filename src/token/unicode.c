@@ -67,7 +67,7 @@ bool unicode_is_word(int32_t cp)
 {
     if (cp == 0x200C || cp == 0x200D) // Join_Control
         return true;
-    switch (utf8proc_category(cp)) {
+    switch (utf8proc_category(stand_in_of(cp))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:

@@ -21,21 +21,32 @@ void vocab_deinit(struct vocab *v)
     *v = (struct vocab){.max_id = -1};
 }
 
-static size_t hash(const struct vocab *v, const char *s, size_t n, enum token_kind kind)
+static uint64_t hash(const struct vocab *v, const char *s, size_t n, enum token_kind kind)
 {
-    return XXH3_64bits_withSeed(s, n, v->seed + (uint64_t)kind) & (v->n_slots - 1);
+    return XXH3_64bits_withSeed(s, n, v->seed + (uint64_t)kind);
 }
 
-/* Slot of this content, or the free one where it belongs. */
-static size_t find_slot(const struct vocab *v, const char *s, size_t n, enum token_kind kind)
+/* Slot of this content, or the free one where it belongs. The half hash in the slot keeps misses from
+ * touching the token. */
+static size_t find_slot(const struct vocab *v, const char *s, size_t n, enum token_kind kind, uint64_t h)
 {
-    size_t i = hash(v, s, n, kind);
+    size_t i = h & (v->n_slots - 1);
     for (; v->slot[i]; i = (i + 1) & (v->n_slots - 1)) {
-        const struct token *t = &v->tok[v->slot[i] - 1];
+        if (v->slot[i] >> 32 != h >> 32)
+            continue;
+        const struct token *t = &v->tok[(uint32_t)v->slot[i] - 1];
         if (t->n == n && t->kind == (uint32_t)kind && !memcmp(v->blob + t->off, s, n))
             break;
     }
     return i;
+}
+
+static void set_slot(struct vocab *v, size_t k)
+{
+    const struct token *t = &v->tok[k];
+    enum token_kind kind = (enum token_kind)t->kind;
+    uint64_t h = hash(v, v->blob + t->off, t->n, kind);
+    v->slot[find_slot(v, v->blob + t->off, t->n, kind, h)] = (h >> 32 << 32) | (k + 1);
 }
 
 int vocab_reserve(struct vocab *v, size_t n)
@@ -48,20 +59,18 @@ int vocab_reserve(struct vocab *v, size_t n)
         v->cap = n;
     }
     size_t slots = v->n_slots ? v->n_slots : 1024;
-    while (slots < n + n / 2)
+    while (slots < 2 * n)
         slots *= 2;
     if (slots == v->n_slots)
         return 0;
-    uint32_t *slot = calloc(slots, sizeof *slot);
+    uint64_t *slot = calloc(slots, sizeof *slot);
     if (!slot)
         return ERR_NOMEM;
     free(v->slot);
     v->slot = slot;
     v->n_slots = slots;
-    for (size_t k = 0; k < v->n; k++) {
-        const struct token *t = &v->tok[k];
-        v->slot[find_slot(v, v->blob + t->off, t->n, (enum token_kind)t->kind)] = (uint32_t)k + 1;
-    }
+    for (size_t k = 0; k < v->n; k++)
+        set_slot(v, k);
     return 0;
 }
 
@@ -92,8 +101,8 @@ static int grow_ids(struct vocab *v, int32_t id)
 int vocab_add(struct vocab *v, const char *s, size_t n, int64_t id, enum token_kind kind, struct err *e)
 {
     if (id < 0 || id > VOCAB_MAX_ID)
-        return err_set(e, id < 0 ? ERR_FORMAT : ERR_LIMIT, "token \"%.60s\" has id %lld, ids run from 0 to %d", s,
-                       (long long)id, VOCAB_MAX_ID);
+        return err_set(e, id < 0 ? ERR_FORMAT : ERR_LIMIT, "token \"%.*s\" has id %lld, ids run from 0 to %d",
+                       (int)(n < 60 ? n : 60), s, (long long)id, VOCAB_MAX_ID);
     if (v->n >= VOCAB_MAX_TOKENS)
         return err_set(e, ERR_LIMIT, "more than %d tokens", VOCAB_MAX_TOKENS);
     if (n > VOCAB_MAX_BYTES - v->n_blob)
@@ -110,11 +119,10 @@ int vocab_add(struct vocab *v, const char *s, size_t n, int64_t id, enum token_k
     }
     if ((v->n == v->cap && vocab_reserve(v, v->cap ? 2 * v->cap : 512)) || grow_ids(v, (int32_t)id))
         return err_set(e, ERR_NOMEM, "no memory for %zu tokens", v->n + 1);
-    size_t i = find_slot(v, s, n, kind);
     v->tok[v->n] = (struct token){.off = (uint32_t)v->n_blob, .n = (uint32_t)n, .id = (int32_t)id, .kind = kind};
     memcpy(v->blob + v->n_blob, s, n);
     v->n_blob += n;
-    v->slot[i] = (uint32_t)++v->n; // the same content again: the last id counts, the earlier one only decodes
+    set_slot(v, v->n++); // the same content again: the last id counts, the earlier one only decodes
     if (v->by_id[id] < 0)
         v->n_ids++;
     v->by_id[id] = (int32_t)v->n - 1;
@@ -125,7 +133,7 @@ int32_t vocab_find(const struct vocab *v, const char *s, size_t n, enum token_ki
 {
     if (!v->n_slots)
         return -1;
-    uint32_t k = v->slot[find_slot(v, s, n, kind)];
+    uint32_t k = (uint32_t)v->slot[find_slot(v, s, n, kind, hash(v, s, n, kind))];
     return k ? v->tok[k - 1].id : -1;
 }
 

@@ -34,7 +34,7 @@ struct vocab {
     size_t n_blob, cap_blob;
     struct token *tok;
     size_t n, cap;
-    uint32_t *slot; // open addressing: index in tok + 1
+    uint64_t *slot; // open addressing: half of the hash << 32 | index in tok + 1; 0 is free
     size_t n_slots;
     int32_t *by_id; // index in tok, -1 for a gap
     uint8_t *flags; // by id

@@ -102,16 +102,20 @@ static int cpu_weight(struct backend *b, const struct weight *w, struct bweight 
     return 0;
 }
 
-static int cpu_rows(struct backend *b, const struct bweight *w, const int32_t *ids, int n, struct bweight **out, struct err *e)
+static int cpu_rows(struct backend *b, const struct bweight *w, const int32_t *ids, struct bweight **out, struct err *e)
 {
     struct bweight bw = *w;
-    for (int i = 0; i < n; i++)
-        if (ids[i] < 0 || ids[i] >= w->out)
-            return err_set(e, ERR_ARG, "row %d of a subset of %s does not exist", (int)ids[i], w->w->name);
-    bw.ids = ids; // the caller's, may change between steps
-    bw.out = n;
+    (void)e;
+    bw.ids = ids;
+    bw.out = 0;
     *out = keep_weight((struct cpu *)b, bw);
     return 0;
+}
+
+static void cpu_rows_set(struct backend *b, struct bweight *w, int n)
+{
+    (void)b;
+    w->out = n;
 }
 
 static int cpu_vec(struct backend *b, const double *x, int n, struct bvec **out, struct err *e)
@@ -523,7 +527,7 @@ static void cpu_slot_io(struct backend *b, int i, void *p, bool save)
 }
 
 static const struct backend_ops cpu_ops = {
-    .name = "cpu", .close = cpu_close, .weight = cpu_weight, .rows = cpu_rows, .vec = cpu_vec, .setup = cpu_setup,
+    .name = "cpu", .close = cpu_close, .weight = cpu_weight, .rows = cpu_rows, .rows_set = cpu_rows_set, .vec = cpu_vec, .setup = cpu_setup,
     .embed = cpu_embed, .norm = cpu_norm, .norm_mm = cpu_norm_mm, .mm = cpu_mm, .mm_add = cpu_mm_add, .attn = cpu_attn,
     .gdn = cpu_gdn, .mlp = cpu_mlp, .head = cpu_head, .read = cpu_read, .write = cpu_write, .page_copy = cpu_page_copy,
     .slot_clear = cpu_slot_clear, .slot_copy = cpu_slot_copy, .page_io = cpu_page_io, .slot_io = cpu_slot_io,

@@ -1,0 +1,106 @@
+#include "chat/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_LIMIT = 64 << 20 };
+
+static void add_special(struct buf *b, const struct tokenizer *t, const char *name, int32_t id)
+{
+    const char *s;
+    size_t n;
+    if (id < 0 || !tokenizer_bytes(t, id, &s, &n))
+        return;
+    buf_str(b, b->n > 1 ? "," : "");
+    json_write_str(b, name, strlen(name));
+    buf_chr(b, ':');
+    json_write_str(b, s, n);
+}
+
+int chat_open(struct chat *c, const char *path, const struct instance *in, struct err *e)
+{
+    *c = (struct chat){.tok = in->tok};
+    struct buf b;
+    buf_init(&b, 1 << 20);
+    buf_chr(&b, '{');
+    add_special(&b, in->tok, "bos_token", in->specials.bos);
+    add_special(&b, in->tok, "eos_token", in->specials.eos);
+    add_special(&b, in->tok, "pad_token", in->specials.pad);
+    buf_chr(&b, '}');
+    int rc = json_parse(&c->special, &c->arena, b.p, b.n, "special tokens", e);
+    buf_free(&b);
+    char *text = NULL;
+    if (!rc)
+        rc = template_find(path, &text, c->source, sizeof c->source, e);
+    if (rc == 1) {
+        strcpy(c->source, "none: the package has no chat template, a plain form is used");
+        return 0;
+    }
+    if (!rc) {
+        const struct jinja_options o = {true, true};
+        struct jinja_error je = {0};
+        if (template_parse(&c->t, text, strlen(text), &o, c->source, &je))
+            rc = err_set(e, ERR_FORMAT, "%s: chat template line %d: %s", c->source, je.line, je.msg);
+        jinja_error_free(&je);
+    }
+    free(text);
+    if (rc)
+        chat_close(c);
+    return rc;
+}
+
+void chat_close(struct chat *c)
+{
+    template_free(c->t);
+    arena_free(&c->arena);
+    *c = (struct chat){0};
+}
+
+/* For packages without a template: roles as words, which a base model continues well enough. */
+static int encode_plain(const struct chat *c, const struct json *request, struct ids *ids, struct buf *text, struct err *e)
+{
+    struct buf b;
+    buf_init(&b, TEXT_LIMIT);
+    const struct json *messages = json_get(request, "messages");
+    for (const struct json *m = json_is(messages, JSON_ARRAY) ? messages->child : NULL; m; m = m->next) {
+        const struct json *content = json_get(m, "content");
+        buf_fmt(&b, "%s: ", json_str(json_get(m, "role"), "user"));
+        if (json_is(content, JSON_STRING))
+            buf_add(&b, content->s, content->n);
+        buf_str(&b, "\n\n");
+    }
+    buf_str(&b, "assistant:");
+    int rc = b.is_full ? err_set(e, ERR_LIMIT, "the chat is longer than %d bytes", TEXT_LIMIT)
+                       : tokenizer_encode(c->tok, b.p, b.n, ADDED_NONE, ids, e);
+    if (text)
+        buf_add(text, b.p, b.n);
+    buf_free(&b);
+    return rc;
+}
+
+int chat_encode(const struct chat *c, const struct json *request, struct ids *ids, struct buf *text, struct err *e)
+{
+    struct rendered r = {0};
+    struct jinja_error je = {0};
+    if (!c->t)
+        return encode_plain(c, request, ids, text, e);
+    int rc = template_chat(c->t, request, c->special, NULL, &r, &je);
+    if (rc) {
+        rc = je.cls == JINJA_RAISE ? err_set(e, ERR_FORMAT, "the chat template refuses: %s", je.msg)
+                                   : err_set(e, ERR_FORMAT, "%s: %s error in line %d: %s", c->source, jinja_class_name(je.cls), je.line, je.msg);
+        jinja_error_free(&je);
+        return rc;
+    }
+    rc = tokenizer_encode_spans(c->tok, r.spans, r.n_spans, ids, e);
+    if (text)
+        buf_add(text, r.text.p, r.text.n);
+    rendered_free(&r);
+    return rc;
+}
+
+int chat_encode_raw(const struct chat *c, const struct instance *in, const char *s, size_t n, struct ids *ids, struct err *e)
+{
+    if (in->specials.add_bos && in->specials.bos >= 0)
+        ids_add(ids, in->specials.bos);
+    return tokenizer_encode(c->tok, s, n, ADDED_NONE, ids, e);
+}

@@ -1,0 +1,183 @@
+/* The drafters. The MTP head: pairs of true hidden and token first, then recursion on its own output. The copy
+ * drafter: the continuation of the longest earlier occurrence of the current suffix. */
+#include "infer/gen_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+enum { COPY_MIN_MATCH = 6, VOCAB_BASE = 32768, PRIOR_ROWS = 64 };
+
+/* The draft head reads only some rows of a large vocabulary: the lowest ids (byte-pair vocabularies number
+ * tokens by frequency), the added ones, and every id that prompts and answers have shown. Drafts outside are
+ * impossible, which costs acceptance, never correctness. */
+void draft_vocabulary(struct gen *q, const int32_t *ids, int n)
+{
+    struct subset *s = engine_draft_subset(q->g);
+    if (!s)
+        return;
+    if (!subset_size(s)) {
+        for (int32_t id = 0; id < VOCAB_BASE && id < q->in->n_valid; id++)
+            subset_add(q->g, s, id);
+        for (int32_t id = VOCAB_BASE; q->in->tok && id < q->in->n_valid; id++)
+            if (tokenizer_is_added(q->in->tok, id))
+                subset_add(q->g, s, id);
+    }
+    for (int i = 0; i < n; i++)
+        subset_add(q->g, s, ids[i]);
+}
+
+int draft_available(const struct gen *q, int drafter)
+{
+    if (drafter == DRAFTER_MTP)
+        return q->uses_mtp && q->n_pend > 0 ? DEPTH_MAX : 0;
+    struct suffix_match m = q->uses_copy ? suffix_find(q->suffix) : (struct suffix_match){0};
+    return m.length >= COPY_MIN_MATCH ? (2 * m.length < COPY_MAX ? 2 * m.length : COPY_MAX) : 0;
+}
+
+void draft_copy(struct gen *q)
+{
+    struct suffix_match m = suffix_find(q->suffix);
+    for (q->n_x = 0; q->n_x < q->plan.depth && m.next + q->n_x < q->n_tokens; q->n_x++) {
+        q->x[q->n_x] = q->tokens[m.next + q->n_x];
+        if (!q->r.ignore_eos && instance_is_eos(q->in, q->x[q->n_x])) {
+            q->n_x++;
+            break;
+        }
+    }
+    q->has_q = false;
+}
+
+/* Rows for the pairs that wait; the last one may ask for logits. */
+static int pending_rows(const struct gen *q, struct mtp_row *rows, bool want)
+{
+    int first = seq_mtp_len(q->g, q->seq), ld = engine_hidden_ld(q->g);
+    for (int i = 0; i < q->n_pend; i++)
+        rows[i] = (struct mtp_row){q->seq, q->tokens[first + i], q->pend + (size_t)i * (size_t)ld, want && i == q->n_pend - 1 ? WANT_LOGITS : 0};
+    return q->n_pend;
+}
+
+int draft_observe(struct gen *q, struct err *e)
+{
+    struct mtp_row rows[PEND_MAX];
+    struct mtp_out out;
+    int n = pending_rows(q, rows, false), rc = n ? mtp_step(q->g, rows, n, NULL, false, &out, e) : 0;
+    q->n_pend = 0;
+    return rc;
+}
+
+int draft_prime(struct gen *q, const float *hidden, int n, int first, struct err *e)
+{
+    enum { BLOCK = 128 };
+    size_t ld = (size_t)engine_hidden_ld(q->g);
+    struct subset *subset = engine_draft_subset(q->g);
+    struct mtp_row rows[PEND_MAX + BLOCK];
+    int end = first + n, last_pair = end < q->n_prompt ? end : q->n_prompt - 1; // head rows up to here can be made now
+    int rc = 0, at = seq_mtp_len(q->g, q->seq);
+    while (at <= last_pair && !rc) {
+        struct mtp_out out;
+        int k = 0, wants[BLOCK + PEND_MAX], n_wants = 0;
+        for (; at + k <= last_pair && k < BLOCK; k++) {
+            int h = at + k - 1; // hidden of the token before
+            const float *row = h < first ? q->pend + (size_t)(h - (seq_mtp_len(q->g, q->seq) - 1)) * ld : hidden + (size_t)(h - first) * ld;
+            /* teacher forcing on the prompt's last tokens: what the head would have drafted, and what came */
+            bool want = at + k + 1 < q->n_prompt && at + k + 1 >= q->n_prompt - PRIOR_ROWS && n_wants < 60;
+            if (want)
+                wants[n_wants++] = q->tokens[at + k + 1];
+            rows[k] = (struct mtp_row){q->seq, q->tokens[at + k], row, want ? WANT_LOGITS : 0};
+        }
+        rc = mtp_step(q->g, rows, k, subset, false, &out, e);
+        for (int i = 0; i < n_wants && !rc; i++) {
+            q->st.prior_agreed += out.best[i] == wants[i];
+            q->st.prior_n++;
+        }
+        at += k;
+    }
+    if (rc)
+        return rc;
+    memcpy(q->pend, hidden + (size_t)(n - 1) * ld, ld * sizeof *q->pend); // the newest hidden waits for its token
+    q->n_pend = 1;
+    if (end == q->n_prompt) {
+        q->mtp_ready = true;
+        if (q->st.prior_n)
+            depth_prior(&q->depth, DRAFTER_MTP, q->st.prior_agreed, q->st.prior_n);
+    }
+    return 0;
+}
+
+/* The draft for one sequence from one row of draft logits (or its argmax), at position d of its chain. */
+static int take_draft(struct gen *q, int d, const float *logits, int32_t best, const struct subset *subset)
+{
+    int32_t id = best;
+    if (!q->plain_draft) {
+        int n = subset ? subset_size(subset) : q->in->n_valid;
+        const int32_t *ids = subset ? subset_ids(subset) : NULL;
+        if (ids) {
+            for (int i = 0; i < n; i++)
+                q->draft_logits[ids[i]] = logits[i];
+            logits = q->draft_logits;
+        }
+        if (q->greedy) {
+            id = sampler_argmax(q->samp, logits, q->in->n_valid, &q->r.sampling, q->hist);
+        } else {
+            int rc = dist_build(q->samp, &q->q[d], logits, q->in->n_valid, &q->r.sampling, q->hist);
+            if (rc)
+                return rc;
+            struct noise at = {q->seed, q->r.choice, (uint64_t)q->n_tokens + (uint64_t)d};
+            if (q->r.acceptance == ACCEPT_SEEDED) {
+                id = noise_pick(&q->q[d], &at);
+            } else {
+                struct rnd_counter c = {at, PURPOSE_DRAFT, 0};
+                struct rnd rnd = rnd_of(&c);
+                id = dist_draw(&q->q[d], &rnd);
+            }
+        }
+    }
+    q->x[d] = id;
+    q->n_x = d + 1;
+    history_push(q->hist, id); // later drafts of this chain see it; taken back by the caller
+    return 0;
+}
+
+int draft_mtp(struct gen **q, int n, struct err *e)
+{
+    struct mtp_row rows[512];
+    struct gen *who[64];
+    int n_who = 0, n_rows = 0, rc = 0, room = engine_max_rows(q[0]->g) < 512 ? engine_max_rows(q[0]->g) : 512;
+    struct subset *subset = engine_draft_subset(q[0]->g);
+    bool need_logits = false;
+    for (int i = 0; i < n && n_who < 60; i++)
+        if (q[i]->plan.drafter == DRAFTER_MTP && q[i]->plan.depth > 0 && n_rows + q[i]->n_pend <= room) {
+            n_rows += pending_rows(q[i], rows + n_rows, true);
+            q[i]->n_pend = 0;
+            q[i]->n_x = 0;
+            q[i]->has_q = !q[i]->greedy;
+            need_logits = need_logits || !q[i]->plain_draft;
+            who[n_who++] = q[i];
+        }
+    for (int d = 0; n_rows && !rc; d++) {
+        struct mtp_out out;
+        if ((rc = mtp_step(q[0]->g, rows, n_rows, subset, need_logits, &out, e)))
+            break;
+        int width = subset ? subset_size(subset) : q[0]->in->m->n_vocab, k = 0;
+        struct gen *next[64];
+        n_rows = 0;
+        for (int i = 0; i < n_who && !rc; i++) {
+            struct gen *w = who[i];
+            rc = take_draft(w, d, out.logits ? out.logits + (size_t)i * (size_t)width : NULL, out.best[i], subset);
+            bool ends = !w->r.ignore_eos && instance_is_eos(w->in, w->x[d]);
+            if (rc || ends || d + 1 == w->plan.depth)
+                continue;
+            next[k++] = w;
+            rows[n_rows++] = (struct mtp_row){w->seq, w->x[d], NULL, WANT_LOGITS};
+        }
+        memcpy(who, next, (size_t)k * sizeof *who);
+        n_who = k;
+    }
+    for (int i = 0; i < n; i++)
+        if (q[i]->plan.drafter == DRAFTER_MTP)
+            for (int d = q[i]->n_x; d-- > 0;)
+                history_pop(q[i]->hist, q[i]->x[d]);
+    return rc == 0 ? 0 : err_set(e, rc, "the draft head gave logits that are not numbers");
+}

@@ -1,0 +1,65 @@
+/* Shared by gen.c (lifetime, prompt, text), round.c (draft, verify, accept) and draft.c (the drafters). */
+#ifndef INFER_GEN_INTERNAL_H
+#define INFER_GEN_INTERNAL_H
+
+#include "infer/gen.h"
+#include "infer/suffix.h"
+
+enum { PEND_MAX = PROVISIONAL_MAX + 8 };
+
+/* Tokens 0..n_tokens-1 are prompt and output; all but the last are in the KV cache once the prompt is read.
+ * pend[i] is the trunk's hidden of token mtp_len-1+i: the head row mtp_len+i pairs it with token mtp_len+i. */
+struct gen {
+    struct engine *g;
+    const struct instance *in;
+    struct gen_request r;
+    gen_token_fn *fn;
+    void *ud;
+    uint64_t seed, hash;
+    bool uses_mtp, uses_copy, greedy, plain_draft; // plain_draft: drafts by argmax, no distribution needed
+
+    int seq;
+    int32_t *tokens;
+    int n_tokens, n_prompt, max_tokens_total;
+    float *pend;
+    int n_pend;
+    bool mtp_ready; // the head's rows are complete for the kept prefix
+
+    int base, n_base; // copy of the sequence at the end of the last prompt, -1: none
+    float *base_pend;
+
+    struct history *hist;
+    struct sampler *samp;
+    struct dist p[COPY_MAX + 1], q[COPY_MAX];
+    struct accept_scratch scratch;
+    float *draft_logits; // [n_vocab], -infinity outside the draft vocabulary
+    struct suffix *suffix;
+    struct depth_ctl depth;
+    double cost_verify[3], cost_draft; // measured when the engine was new: 1, 2, 4 rows; one draft
+    /* the current round */
+    struct depth_plan plan;
+    int32_t x[COPY_MAX];
+    int n_x, n_kept; // proposed; emitted from the draft
+    bool has_q;
+    int64_t draft_ns;
+
+    struct detok detok;
+    struct buf text;
+    size_t shown; // bytes of text given to fn
+    enum stop_reason why;
+    struct gen_stats st;
+};
+
+/* round.c */
+int gen_decide(struct gen *q, const float *logits, int n_rows, struct err *e); // emits; rows: 1 + n_x
+/* gen.c */
+void gen_emit(struct gen *q, int32_t id, int draft, int drafter);
+/* draft.c */
+int draft_available(const struct gen *q, int drafter);
+int draft_mtp(struct gen **q, int n, struct err *e);  // those whose plan names the head
+void draft_copy(struct gen *q);
+int draft_observe(struct gen *q, struct err *e);      // feeds pending pairs to the head without drafting
+int draft_prime(struct gen *q, const float *hidden, int n_hidden, int first, struct err *e); // prompt rows
+void draft_vocabulary(struct gen *q, const int32_t *ids, int n); // makes sure these can be drafted
+
+#endif
