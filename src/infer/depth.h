@@ -14,21 +14,42 @@ struct depth_plan {
     int depth;   // tokens to propose, 0 with drafter -1
 };
 
-/* One drafter's running estimates. */
+/* One drafter's running estimates. One that may propose more than DEPTH_MAX tokens is a copy drafter: its
+ * positions after the first share one estimate, its length is ramped, and it rests below an acceptance of 0.3. */
 struct depth_drafter {
-    int max_depth;             // most tokens it may propose in a round
-    double accept[COPY_MAX];   // estimate of acceptance at position i given that all before were accepted
-    double weight[COPY_MAX];   // how much evidence stands behind it (tokens)
+    int max_depth;           // most tokens it may propose in a round
+    bool is_copy;
+    double prior, prior_weight; // acceptance at the first position before any round, and its weight in tokens
+    double accept[COPY_MAX]; // moving average of acceptance at position i given that all before were accepted
+    double recent[COPY_MAX]; // the same over the last few rounds
+    double weight[COPY_MAX]; // evidence behind accept (tokens)
+    int ramp;                // copy drafter: most tokens it proposes now
+    int hold;                // depth of its last round, 0: none
+};
+
+/* A moving average of measured seconds. */
+struct depth_time {
+    double s; // 0: not measured
+    int n;    // samples so far, capped
+    int n_high; // samples in a row far above the average
+    int64_t round; // of the last sample
 };
 
 struct depth_ctl {
     int n;
     struct depth_drafter d[DRAFTERS_MAX];
-    double t_verify[COPY_MAX + 2]; // seconds of a round's verification with k rows, index k >= 1; 0: not measured
-    double t_draft[DRAFTERS_MAX][COPY_MAX + 1]; // seconds to draft k tokens, 0: not measured
-    double time, regret;           // decode seconds so far; seconds lost on trials so far
+    struct depth_time t_verify[COPY_MAX + 2]; // a round's verification with k rows, index k >= 1
+    struct depth_time t_draft[DRAFTERS_MAX][COPY_MAX + 1]; // drafting k tokens
+    double time, regret;          // decode seconds so far; seconds lost on trials so far
+    double debt;                  // seconds lost against plain decoding by rounds that should have won
     int64_t tokens, rounds;
-    int fixed;                     // -1: auto, else this depth always
+    int64_t plain_round;          // round in which plain decoding was last measured
+    int64_t next_trial;           // token count from which the next trial may start
+    int turn;                     // rotates trials among drafters
+    struct depth_plan last;       // last plan that was not a trial
+    bool is_trial;                // the plan just chosen is one
+    double trial_rate;            // tokens per second it is measured against
+    int fixed;                    // -1: auto, else this depth always
 };
 
 void depth_init(struct depth_ctl *c, int n, const int *max_depth, int fixed);
