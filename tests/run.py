@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds and runs the tests, prints one line for each with its counts and seconds, then the sum.
 
-  tests/run.py [--quick] [--fuzz SECONDS] [--jobs N] [--match TEXT]
+  tests/run.py [--quick | --only-fuzz] [--fuzz SECONDS] [--jobs N] [--match TEXT]
 
 What is run: every test program built from tests/*/test_*.c, every script tests/*/test_*.py, the golden checks,
 the style checks and, without --quick, the same programs with sanitizers and each fuzz target for a while.
@@ -137,8 +137,18 @@ def failed(name, why):
     return job
 
 
+def plan_fuzzing(seconds):
+    if not can_fuzz():
+        return [], [skipped("fuzz", "no clang with libFuzzer here")]
+    if not build("fuzz", ["fuzz"], "CC=clang"):
+        return [], [failed("build fuzz", "does not build with clang")]
+    return list(fuzz_jobs(seconds)), []
+
+
 def plan(options):
     """Builds everything; returns the jobs to run and those already decided."""
+    if options.only_fuzz:
+        return plan_fuzzing(options.fuzz)
     jobs, decided = [], []
     if build("release", ["all", "tests"]):
         jobs += [*golden_jobs("release", GOLDEN_KINDS), *program_jobs("release"), *script_jobs("release")]
@@ -157,18 +167,14 @@ def plan(options):
         jobs += program_jobs("tsan", "unit")
     else:
         decided.append(failed("build tsan", "does not build with the thread sanitizer"))
-    if not can_fuzz():
-        decided.append(skipped("fuzz", "no clang with libFuzzer here"))
-    elif build("fuzz", ["fuzz"], "CC=clang"):
-        jobs += fuzz_jobs(options.fuzz)
-    else:
-        decided.append(failed("build fuzz", "does not build with clang"))
-    return jobs, decided
+    fuzz, fuzz_decided = plan_fuzzing(options.fuzz)
+    return jobs + fuzz, decided + fuzz_decided
 
 
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--quick", action="store_true")
+    a.add_argument("--only-fuzz", action="store_true")
     a.add_argument("--fuzz", type=int, default=10, metavar="SECONDS", help="for each fuzz target (default 10)")
     a.add_argument("--jobs", type=int, default=min(os.cpu_count() or 2, 4), metavar="N")
     a.add_argument("--match", default="", metavar="TEXT", help="only tests whose name holds this")
