@@ -225,7 +225,7 @@ static inline double of_bits(uint64_t u)
 
 /* exp(x) = 2^(k/128) * exp(r), k = round(128 x / log 2), |r| <= log(2)/256: the table gives the first factor,
  * the Taylor series to r^5 the second (next term: 6e-19 of it). log(2)/128 is split so that k * STEP_HI is exact. */
-double exp64(double x)
+static inline double exp_core(double x)
 {
     static const double SHIFT = 0x1.8p52, INV = 0x1.71547652b82fep+7;
     static const double STEP_HI = 0x1.62e42fefcp-8, STEP_LO = -0x1.c610ca86c3899p-44;
@@ -244,6 +244,14 @@ double exp64(double x)
     if (e > 1022) // the last binade: 2^1024 itself isn't a double
         return of_bits(bits_of(y) + ((uint64_t)(e - 1) << 52)) * 2.0;
     return of_bits(bits_of(y) + ((uint64_t)(int64_t)e << 52));
+}
+
+double exp64(double x) { return exp_core(x); }
+
+void exp64_row(double *x, int n)
+{
+    for (int i = 0; i < n; i++)
+        x[i] = exp_core(x[i]);
 }
 
 /* log(x) = e log 2 - log(c) + log1p(m c - 1), x = m 2^e, m in [0.75, 1.5). m is cut into two parts so that both

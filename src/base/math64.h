@@ -5,6 +5,7 @@
 
 /* 0 below -708 (no subnormal results, so flush modes can't matter), +infinity above log(DBL_MAX). */
 double exp64(double x);
+void exp64_row(double *x, int n); // in place
 
 /* -infinity for 0, NaN below. */
 double log64(double x);

@@ -11,6 +11,9 @@ struct verb {
     int (*run)(int argc, char **argv);
 };
 
+int cmd_run(int argc, char **argv);
+int cmd_try(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
 int cmd_probe(int argc, char **argv);
 
 /* probe's own verbs */
@@ -19,6 +22,7 @@ int probe_detokenize(int argc, char **argv);
 int probe_render(int argc, char **argv);
 int probe_jinja(int argc, char **argv);
 int probe_sample(int argc, char **argv);
+int probe_generate(int argc, char **argv);
 int probe_logits(int argc, char **argv);
 int probe_product(int argc, char **argv);
 int probe_state(int argc, char **argv);

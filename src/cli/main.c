@@ -4,6 +4,9 @@
 #include "cli/cli.h"
 
 static const struct verb verbs[] = {
+    {"run", "[MODEL] [-p TEXT | -f FILE]", "answer a prompt, or chat", cmd_run},
+    {"try", "[MODEL] [-p TEXT]", "plain and speculative side by side", cmd_try},
+    {"inspect", "PATH", "what a package holds and needs", cmd_inspect},
     {"probe", "VERB ...", "scriptable access to each layer", cmd_probe},
 };
 

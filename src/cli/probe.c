@@ -11,6 +11,7 @@ static const struct verb verbs[] = {
     {"detokenize", "MODEL", "token ids to text, as a stream shows it", probe_detokenize},
     {"render", "TEMPLATE", "a chat through a template", probe_render},
     {"jinja", "", "a template with any context", probe_jinja},
+    {"generate", "MODEL", "answers, with seeds, drafts and a hash of the logits", probe_generate},
     {"logits", "MODEL ...", "logits of token sequences, to .npy files", probe_logits},
     {"product", "MODEL ...", "one stored weight times rows of activations", probe_product},
     {"state", "MODEL", "declared state and weight catalogue", probe_state},

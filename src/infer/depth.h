@@ -49,7 +49,7 @@ struct depth_ctl {
     struct depth_plan last;       // last plan that was not a trial
     bool is_trial;                // the plan just chosen is one
     double trial_rate;            // tokens per second it is measured against
-    int fixed;                    // -1: auto, else this depth always
+    int fixed; // -1: auto, else this depth always, by the first drafter that has tokens
 };
 
 void depth_init(struct depth_ctl *c, int n, const int *max_depth, int fixed);

@@ -5,9 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/clock.h"
-
-enum { COPY_MIN_MATCH = 6, VOCAB_BASE = 32768, PRIOR_ROWS = 64 };
+enum { VOCAB_BASE = 32768, PRIOR_ROWS = 64 };
 
 /* The draft head reads only some rows of a large vocabulary: the lowest ids (byte-pair vocabularies number
  * tokens by frequency), the added ones, and every id that prompts and answers have shown. Drafts outside are
@@ -28,25 +26,23 @@ void draft_vocabulary(struct gen *q, const int32_t *ids, int n)
         subset_add(q->g, s, ids[i]);
 }
 
-int draft_available(const struct gen *q, int drafter)
+int draft_available(struct gen *q, int drafter)
 {
     if (drafter == DRAFTER_MTP)
         return q->uses_mtp && q->n_pend > 0 ? DEPTH_MAX : 0;
-    struct suffix_match m = q->uses_copy ? suffix_find(q->suffix) : (struct suffix_match){0};
-    return m.length >= COPY_MIN_MATCH ? (2 * m.length < COPY_MAX ? 2 * m.length : COPY_MAX) : 0;
+    struct suffix_rule rule = suffix_rule_default();
+    q->n_copy = q->uses_copy ? suffix_propose(q->suffix, &rule, q->copy, COPY_MAX) : 0;
+    return q->n_copy;
 }
 
 void draft_copy(struct gen *q)
 {
-    struct suffix_match m = suffix_find(q->suffix);
-    for (q->n_x = 0; q->n_x < q->plan.depth && m.next + q->n_x < q->n_tokens; q->n_x++) {
-        q->x[q->n_x] = q->tokens[m.next + q->n_x];
-        if (!q->r.ignore_eos && instance_is_eos(q->in, q->x[q->n_x])) {
-            q->n_x++;
-            break;
-        }
-    }
     q->has_q = false;
+    for (q->n_x = 0; q->n_x < q->plan.depth && q->n_x < q->n_copy;) {
+        q->x[q->n_x] = q->copy[q->n_x];
+        if (!q->r.ignore_eos && instance_is_eos(q->in, q->x[q->n_x++]))
+            break;
+    }
 }
 
 /* Rows for the pairs that wait; the last one may ask for logits. */

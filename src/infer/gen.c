@@ -85,11 +85,15 @@ int gen_new(struct gen **out, struct engine *g, const struct instance *in, struc
         dist_init(&q->p[i], V);
     for (int i = 0; i < COPY_MAX; i++)
         dist_init(&q->q[i], V);
-    q->scratch = (struct accept_scratch){xcalloc((size_t)V, sizeof(double)), V};
+    accept_scratch_init(&q->scratch, V);
     q->draft_logits = xmalloc((size_t)V * sizeof *q->draft_logits);
     for (int i = 0; i < V; i++)
         q->draft_logits[i] = -INFINITY;
     q->suffix = suffix_new(max + 2);
+    if (!q->suffix) {
+        gen_free(q);
+        return err_set(e, ERR_NOMEM, "no memory to index %d tokens", max);
+    }
     buf_init(&q->text, TEXT_MAX);
     if (q->seq < 0) {
         gen_free(q);
@@ -121,7 +125,7 @@ void gen_free(struct gen *q)
         dist_free(&q->p[i]);
     for (int i = 0; i < COPY_MAX; i++)
         dist_free(&q->q[i]);
-    free(q->scratch.w);
+    accept_scratch_free(&q->scratch);
     free(q->draft_logits);
     suffix_free(q->suffix);
     buf_free(&q->text);
@@ -232,7 +236,8 @@ int gen_start(struct gen *q, const struct gen_request *r, gen_token_fn *fn, void
     suffix_cut(q->suffix, 0);
     for (int i = 0; i < r->n_prompt; i++) {
         history_push(q->hist, r->prompt[i]);
-        suffix_push(q->suffix, r->prompt[i]);
+        if (suffix_append(q->suffix, r->prompt[i]))
+            q->uses_copy = false;
     }
     draft_vocabulary(q, r->prompt, r->n_prompt);
     depth_init(&q->depth, N_DRAFTERS, max_depth, r->depth);
@@ -332,7 +337,8 @@ void gen_emit(struct gen *q, int32_t id, int draft, int drafter)
     q->tokens[q->n_tokens++] = id;
     q->n_kept += draft > 0;
     history_push(q->hist, id);
-    suffix_push(q->suffix, id);
+    if (suffix_append(q->suffix, id))
+        q->uses_copy = false;
     draft_vocabulary(q, &id, 1);
     if (is_eos)
         q->why = STOP_EOS;

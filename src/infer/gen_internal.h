@@ -38,7 +38,8 @@ struct gen {
     double cost_verify[3], cost_draft; // measured when the engine was new: 1, 2, 4 rows; one draft
     /* the current round */
     struct depth_plan plan;
-    int32_t x[COPY_MAX];
+    int32_t x[COPY_MAX], copy[COPY_MAX];
+    int n_copy; // what the copy drafter offers this round
     int n_x, n_kept; // proposed; emitted from the draft
     bool has_q;
     int64_t draft_ns;
@@ -55,7 +56,7 @@ int gen_decide(struct gen *q, const float *logits, int n_rows, struct err *e); /
 /* gen.c */
 void gen_emit(struct gen *q, int32_t id, int draft, int drafter);
 /* draft.c */
-int draft_available(const struct gen *q, int drafter);
+int draft_available(struct gen *q, int drafter); // tokens it could propose now
 int draft_mtp(struct gen **q, int n, struct err *e);  // those whose plan names the head
 void draft_copy(struct gen *q);
 int draft_observe(struct gen *q, struct err *e);      // feeds pending pairs to the head without drafting

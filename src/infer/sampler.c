@@ -411,17 +411,21 @@ static int rank_many(struct sampler *s, int n_valid, const struct sampling *set,
             cut++;
     } else {
         struct fixed sum = {0, 0};
-        for (int i = 0; i < n_valid; i++) {
-            double y = (s->x[i] - max) / t;
-            s->e[i] = exp64(y);
+        for (int i = 0; i < n_valid; i++)
+            s->e[i] = (s->x[i] - max) / t;
+        exp64_row(s->e, n_valid);
+        for (int i = 0; i < n_valid && set->top_p >= 1; i++)
+            fixed_add(&sum, s->e[i]);
+        for (int i = 0; i < n_valid && set->top_p < 1; i++)
             fixed_add(&s->mass[bucket_of(s->x[i], max, t)], s->e[i]);
-        }
         for (int b = 0; b < N_BUCKET; b++)
             fixed_merge(&sum, &s->mass[b]);
         *total = fixed_value(&sum);
-        sum = s->mass[0];
-        for (cut = 0; cut < N_BUCKET - 1 && (set->top_p >= 1 || fixed_value(&sum) / *total < set->top_p); cut++)
-            fixed_merge(&sum, &s->mass[cut + 1]);
+        if (set->top_p < 1) {
+            sum = s->mass[0];
+            for (cut = 0; cut < N_BUCKET - 1 && fixed_value(&sum) / *total < set->top_p; cut++)
+                fixed_merge(&sum, &s->mass[cut + 1]);
+        }
     }
     for (int i = 0; i < n_valid; i++) {
         if (cut < N_BUCKET - 1 && bucket_of(s->x[i], max, t) > cut)

@@ -136,7 +136,7 @@ static int attn_shape(struct model *m, struct attn_params *out, struct err *e)
                                                                                                    : "partial_rotary_factor";
     if (cfg_num_or(m->pkg, key, 0, 1, 0.25, &part, e))
         return e->code;
-    int rot = (int)(part * m->head_dim);
+    int rot = (int)lrint(part * m->head_dim); // GGUF gives the factor as a quotient
     *out = (struct attn_params){.heads = m->heads, .kv_heads = m->kv_heads, .dim = m->head_dim, .rot_dim = rot & ~1, .eps = m->eps,
                                 .scale = 1.0f / sqrtf((float)m->head_dim), .gated = true};
     out->freq = model_rope(m, rot & ~1, e);

@@ -81,13 +81,15 @@ void mtp_bind(struct model *m, struct mtp_head *h)
     char what[300];
     int found = 0, missing = -1;
     bool promised = json_num(json_get(m->pkg->config, "mtp_num_hidden_layers"), 0) > 0;
+    /* a GGUF head without a norm of its own shares the trunk's */
+    bool shares_norm = json_get(m->pkg->config, "foresay_mtp_norm") != NULL;
     *h = (struct mtp_head){0};
     for (int i = 0; i < N_TENSORS; i++)
-        if (weights_find(w, "mtp.%s", tensors[i]))
+        if (weights_find(w, "mtp.%s", tensors[i]) || (shares_norm && !strcmp(tensors[i], "norm.weight")))
             found++;
         else if (missing < 0)
             missing = i;
-    if (m->arch != &arch_qwen35 || (!found && !promised)) {
+    if (m->arch != &arch_qwen35 || ((!found || (found == 1 && shares_norm)) && !promised)) {
         h->health = MTP_ABSENT;
         snprintf(h->why, sizeof h->why, "this model has no MTP head: plain decoding, or drafts copied from the context");
         return;
@@ -117,11 +119,11 @@ void mtp_bind(struct model *m, struct mtp_head *h)
     if (cfg_num_or(m->pkg, is_nested ? nested : "partial_rotary_factor", 0, 1, 0.25, &part, &e) ||
         cfg_int(m->pkg, "intermediate_size", 1, 1 << 24, &inter, &e))
         goto bad;
-    h->attn.p.rot_dim = (int)(part * m->head_dim) & ~1;
+    h->attn.p.rot_dim = (int)lrint(part * m->head_dim) & ~1;
     if (!(h->attn.p.freq = model_rope(m, h->attn.p.rot_dim, &e)) ||
         !(h->norm_e = model_vector(m, &e, H, plus, "mtp.pre_fc_norm_embedding.weight")) ||
         !(h->norm_h = model_vector(m, &e, H, plus, "mtp.pre_fc_norm_hidden.weight")) ||
-        !(h->norm = model_vector(m, &e, H, plus, "mtp.norm.weight")) || !(h->fc = model_matrix(m, &e, H, 2 * H, "mtp.fc.weight")) ||
+        !(h->norm = shares_norm ? m->final_norm : model_vector(m, &e, H, plus, "mtp.norm.weight")) || !(h->fc = model_matrix(m, &e, H, 2 * H, "mtp.fc.weight")) ||
         attn_bind(m, &h->attn, "mtp.layers.0.", plus, true, -1, &e) || mlp_bind(m, &h->mlp, "mtp.layers.0.", inter, &e))
         goto bad;
     model_width(m, BUF_PAIR, 2 * H);

@@ -94,6 +94,17 @@ static void test_log_edges(void **state)
     assert_true(log64(1 - 0x1p-53) < 0.0 && ulps(log64(1 - 0x1p-53), logl(1 - 0x1p-53L)) < LIMIT);
 }
 
+static void test_row(void **state)
+{
+    double x[37], y[37];
+    (void)state;
+    for (int i = 0; i < 37; i++)
+        x[i] = y[i] = (i - 30) * 40.7;
+    exp64_row(x, 37);
+    for (int i = 0; i < 37; i++)
+        assert_true(x[i] == exp64(y[i]));
+}
+
 /* Bits that every platform must reproduce. */
 static void test_bits(void **state)
 {
@@ -114,7 +125,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exp_accuracy), cmocka_unit_test(test_exp_edges), cmocka_unit_test(test_log_accuracy),
-        cmocka_unit_test(test_log_edges),    cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_log_edges),    cmocka_unit_test(test_bits), cmocka_unit_test(test_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

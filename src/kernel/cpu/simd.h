@@ -61,20 +61,23 @@ INLINE v16 v16_zero_tiny(v16 x)
     return V16(_mm256_and_ps(x.a, _mm256_cmp_ps(_mm256_and_ps(x.a, m), t, _CMP_GE_OQ)),
                _mm256_and_ps(x.b, _mm256_cmp_ps(_mm256_and_ps(x.b, m), t, _CMP_GE_OQ)));
 }
-INLINE v16 v16_from_f16(const uint16_t *p)
+/* from f16 and bf16 at any address */
+INLINE v16 v16_from_f16(const void *p)
 {
-    return V16(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))));
+    const __m128i *h = p;
+    return V16(_mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1)));
 }
 INLINE void v16_to_f16(uint16_t *p, v16 x)
 {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
 }
-INLINE __m256 bf16x8(const uint16_t *p)
+INLINE __m256 bf16x8(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+INLINE v16 v16_from_bf16(const void *p)
 {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+    const __m128i *h = p;
+    return V16(bf16x8(_mm_loadu_si128(h)), bf16x8(_mm_loadu_si128(h + 1)));
 }
-INLINE v16 v16_from_bf16(const uint16_t *p) { return V16(bf16x8(p), bf16x8(p + 8)); }
 /* the tree of docs/arithmetic.md §1 */
 INLINE float v16_sum(v16 x)
 {
@@ -138,17 +141,21 @@ INLINE v16 v16_lt(v16 x, v16 y, v16 t, v16 f)
     EACH f.v[i] = x.v[i] < y.v[i] ? t.v[i] : f.v[i];
     return f;
 }
-INLINE v16 v16_from_f16(const uint16_t *p)
+INLINE v16 v16_from_f16(const void *p)
 {
+    uint16_t h[16];
     v16 r;
-    EACH r.v[i] = f16_to_f32(p[i]);
+    memcpy(h, p, sizeof h);
+    EACH r.v[i] = f16_to_f32(h[i]);
     return r;
 }
 INLINE void v16_to_f16(uint16_t *p, v16 x) { EACH p[i] = f32_to_f16(x.v[i]); }
-INLINE v16 v16_from_bf16(const uint16_t *p)
+INLINE v16 v16_from_bf16(const void *p)
 {
+    uint16_t h[16];
     v16 r;
-    EACH r.v[i] = bf16_to_f32(p[i]);
+    memcpy(h, p, sizeof h);
+    EACH r.v[i] = bf16_to_f32(h[i]);
     return r;
 }
 INLINE float v16_sum(v16 x)
