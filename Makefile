@@ -63,8 +63,10 @@ help:
 	@echo "make clean        remove build/"
 
 $(B)/src/kernel/cpu/isa_avx2.o: ALL_CFLAGS += -mavx2 -mfma -mf16c
-# speed matters in kernel objects even when the rest is built for debugging
+# speed matters in kernel objects even when the rest is built for debugging; of the scalar build's spelled-out
+# lanes gcc's pointer checks would make a compilation of many minutes
 $(B)/src/kernel/cpu/%.o: CFLAGS_debug += -O2
+$(B)/src/kernel/cpu/isa_scalar.o: CFLAGS_debug += -fno-sanitize=null,alignment,object-size,pointer-overflow
 $(B)/src/kernel/cpu/%.o: CFLAGS_release += -O3
 $(B)/tests/%.o: ALL_CFLAGS += $(TEST_CFLAGS)
 
@@ -87,8 +89,11 @@ lib: $(B)/libforesay.a
 $(B)/foresay: $(call obj,$(CLI_SRC)) $(B)/libforesay.a $(LAYERS)
 	$(CC) $(ALL_LDFLAGS) $(filter-out $(LAYERS),$^) $(LIBS) -o $@
 
+# the schedule fuzzer: one core, a program to run by hand and a test
+$(B)/tests/property/schedule $(B)/tests/property/test_schedule: $(B)/tests/property/schedule_core.o
+
 $(B)/tests/%: $(B)/tests/%.o $(B)/libforesay.a
-	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) $(TEST_LIBS) -o $@
+	$(CC) $(ALL_LDFLAGS) $(filter %.o %.a,$^) $(LIBS) $(TEST_LIBS) -o $@
 $(B)/tools/%: $(B)/tools/%.o $(B)/libforesay.a
 	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
 tests: $(TESTS) $(TOOLS)

@@ -74,8 +74,9 @@ static const struct {
     {0x1.fa7c1819e90d8p+0, 0x1.74853f3a5931ep-55}, {0x1.fd3c22b8f71f1p+0, 0x1.2eb74966579e7p-57},
 };
 
-/* Bucket j of the mantissa: c, about the reciprocal of its middle in 11 bits, and -log(c) as hi (a multiple of
- * 2^-42, so that adding a multiple of the leading part of log 2 is exact) + lo. The bucket around 1 has c = 1. */
+/* Bucket j of the mantissa: c, about the reciprocal of its middle in 11 bits, and -log(c) as hi (a
+ * multiple of 2^-42, so that adding a multiple of the leading part of log 2 is exact) + lo. The bucket
+ * around 1 has c = 1. */
 static const struct {
     double c, hi, lo;
 } log_table[128] = {
@@ -223,8 +224,9 @@ static inline double of_bits(uint64_t u)
     return x;
 }
 
-/* exp(x) = 2^(k/128) * exp(r), k = round(128 x / log 2), |r| <= log(2)/256: the table gives the first factor,
- * the Taylor series to r^5 the second (next term: 6e-19 of it). log(2)/128 is split so that k * STEP_HI is exact. */
+/* exp(x) = 2^(k/128) * exp(r), k = round(128 x / log 2), |r| <= log(2)/256: the table gives the first
+ * factor, the Taylor series to r^5 the second (next term: 6e-19 of it). log(2)/128 is split so that k *
+ * STEP_HI is exact. */
 static inline double exp_core(double x)
 {
     static const double SHIFT = 0x1.8p52, INV = 0x1.71547652b82fep+7;
@@ -254,8 +256,8 @@ void exp64_row(double *x, int n)
         x[i] = exp_core(x[i]);
 }
 
-/* log(x) = e log 2 - log(c) + log1p(m c - 1), x = m 2^e, m in [0.75, 1.5). m is cut into two parts so that both
- * products with c are exact. log1p is its Taylor series to r^7, |r| < 0.0046. */
+/* log(x) = e log 2 - log(c) + log1p(m c - 1), x = m 2^e, m in [0.75, 1.5). m is cut into two parts so
+ * that both products with c are exact. log1p is its Taylor series to r^7, |r| < 0.0046. */
 double log64(double x)
 {
     static const uint64_t OFF = 0x3fe7f00000000000;

@@ -1,5 +1,6 @@
 /* Evaluator: walks the tree. Scopes form a chain; for, with, macro, call and capturing blocks open one, `if`
  * does not. Every node costs a step and every level of nesting counts against the depth limit. */
+#include <math.h>
 #include <string.h>
 
 #include "chat/jinja_eval.h"
@@ -400,6 +401,38 @@ static struct val eval_cond(struct jx *x, const struct node *n)
     return jv_undef_hint(x, "the inline if-expression evaluated to false and no else section was defined.");
 }
 
+/* a ** b ** c groups to the left here and to the right nearly everywhere else. Where the two readings are worlds
+ * apart (2 ** 10 ** 9) nobody can have meant the small one: towers that would be too large are refused. */
+static struct val eval_tower(struct jx *x, const struct node *n)
+{
+    const struct node *left = n;
+    struct list_builder b = {0};
+    int count = 1;
+    for (; left->flag; left = left->a)
+        count++;
+    const struct node **powers = jx_alloc(x, (size_t)count * sizeof *powers);
+    for (int i = count - 1; i >= 0; i--, n = n->a)
+        powers[i] = n;
+    lb_add(x, &b, jx_eval(x, powers[0]->a));
+    for (int i = 0; i < count; i++)
+        lb_add(x, &b, jx_eval(x, powers[i]->b));
+    double size = 0; // of the tower read to the right
+    bool all_ints = true;
+    for (size_t i = b.n; i-- > 0;) {
+        all_ints &= jv_is_int(b.v[i]);
+        if (!all_ints)
+            break;
+        double bits = (double)jn_bits(b.v[i]);
+        if (i + 1 < b.n && size * (bits - 1) > JX_MAX_INT_BITS)
+            jx_fail(x, JINJA_LIMIT, "a power is larger than the limit of %d bits", JX_MAX_INT_BITS);
+        size = i + 1 < b.n ? ldexp(1, (int)(size * (bits - 1) > 1000 ? 1000 : size * (bits - 1))) : fabs(jn_double(x, b.v[i]));
+    }
+    struct val r = b.v[0];
+    for (size_t i = 1; i < b.n; i++)
+        r = jx_binary(x, 'p', r, b.v[i]);
+    return r;
+}
+
 static struct val eval(struct jx *x, const struct node *n)
 {
     struct val a, b;
@@ -432,6 +465,8 @@ static struct val eval(struct jx *x, const struct node *n)
     case N_POS:
         return eval_sign(x, n);
     case N_BINARY:
+        if (n->op == 'p' && n->flag)
+            return eval_tower(x, n);
         a = jx_eval(x, n->a);
         b = jx_eval(x, n->b);
         x->line = n->line;

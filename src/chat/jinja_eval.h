@@ -42,7 +42,7 @@ enum { USES_CALLER = 1, USES_KWARGS = 2, USES_VARARGS = 4 };
 struct node {
     uint8_t type;
     uint8_t op;   // N_BINARY, N_COMPARE operand: operator; N_ARG: ARG_*; S_MACRO, S_CALL: USES_*
-    bool flag;    // S_FOR: recursive; S_BLOCK: scoped
+    bool flag;    // S_FOR: recursive; S_BLOCK: scoped; S_IF: an elif; N_BINARY: its left operand is a bare power
     bool lacks_builtin; // N_FILTER, N_TEST: unknown, an error once it is reached
     uint16_t height;
     int line;

@@ -406,8 +406,8 @@ static struct val int_power(struct jx *x, struct val a, struct val b)
     int64_t e = jv_index(x, b, "**"), bits = jn_bits(a);
     if (e == 0)
         return jv_int(1);
-    if (bits > 1 && bits - 1 > JX_MAX_POW_BITS / e)
-        jx_fail(x, JINJA_LIMIT, "a power is larger than the limit of %d bits", JX_MAX_POW_BITS);
+    if (bits > 1 && bits - 1 > JX_MAX_INT_BITS / e)
+        jx_fail(x, JINJA_LIMIT, "a power is larger than the limit of %d bits", JX_MAX_INT_BITS);
     if (bits <= 1) // 0, 1, -1
         return jn_sign(a) < 0 && !(b.t == V_BIG ? bit(b.u.big, 0) : e & 1) ? jv_int(1) : a;
     struct val r = jv_int(1);
@@ -417,8 +417,8 @@ static struct val int_power(struct jx *x, struct val a, struct val b)
         if (e > 1)
             a = jn_arith(x, '*', a, a);
     }
-    if (jn_bits(r) > JX_MAX_POW_BITS)
-        jx_fail(x, JINJA_LIMIT, "a power is larger than the limit of %d bits", JX_MAX_POW_BITS);
+    if (jn_bits(r) > JX_MAX_INT_BITS)
+        jx_fail(x, JINJA_LIMIT, "a power is larger than the limit of %d bits", JX_MAX_INT_BITS);
     return r;
 }
 

@@ -357,6 +357,8 @@ struct val jx_path(struct jx *x, struct val obj, struct val path, struct val dfl
 
 void jx_sort(struct jx *x, struct val *items, struct val *keys, size_t n, bool reverse)
 {
+    if (n < 2)
+        return;
     size_t *a = jx_alloc(x, (n + 1) * sizeof *a), *b = jx_alloc(x, (n + 1) * sizeof *b);
     for (size_t i = 0; i < n; i++)
         a[i] = i;

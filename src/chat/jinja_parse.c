@@ -188,6 +188,12 @@ static struct node *constant(struct parser *p, struct val v)
 {
     struct node *n = node(p, N_CONST);
     n->v = v;
+    if (v.t == V_STR) { // without its builder: the tree outlives it, and nothing may grow in a tree that threads share
+        struct str *s = jx_alloc(p->x, sizeof *s);
+        *s = *v.u.s;
+        s->store = NULL;
+        n->v.u.s = s;
+    }
     return n;
 }
 
@@ -467,6 +473,7 @@ static struct node *binary(struct parser *p, int min)
     } ops[] = {{'+', P_ADD, '+'}, {'-', P_ADD, '-'}, {'*', P_MUL, '*'}, {'/', P_MUL, '/'}, {'%', P_MUL, '%'},
                {OP2('/', '/'), P_MUL, 'f'}, {OP2('*', '*'), P_POW, 'p'}};
     struct node *left;
+    int operators = 0;
     if (min == P_UNARY)
         return unary(p, true);
     if (min <= P_NOT && is_name(p->tok, "not")) {
@@ -490,8 +497,10 @@ static struct node *binary(struct parser *p, int min)
         } else {
             for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
                 while (ops[i].prec == level && take_op(p, ops[i].tok)) {
+                    bool is_tower = level == P_POW && operators++;
                     left = node2(p, N_BINARY, left, binary(p, level + 1));
                     left->op = (uint8_t)ops[i].op;
+                    left->flag = is_tower;
                     i = 0;
                 }
         }

@@ -121,7 +121,7 @@ struct val jv_text(struct jx *x, const char *s) { return jv_str(x, s, strlen(s),
 struct val jv_list(struct jx *x, enum vtype t, struct val *v, size_t n)
 {
     struct list *l = jx_alloc(x, sizeof *l);
-    *l = (struct list){.v = v, .n = n};
+    *l = (struct list){.v = v ? v : jx_alloc(x, sizeof *v), .n = n};
     return (struct val){.t = (uint8_t)t, .u.l = l};
 }
 
@@ -700,6 +700,8 @@ void sb_chr(struct sb *b, int32_t cp, int32_t from)
 
 void sb_part(struct sb *b, const struct str *s, size_t i, size_t j)
 {
+    if (i == j)
+        return;
     if (!s->runs) {
         sb_add(b, s->p + i, j - i, s->from);
         return;

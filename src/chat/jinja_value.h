@@ -25,7 +25,6 @@ enum {
     JX_MAX_ITEMS = 4 * 1024 * 1024,      // items of one list
     JX_MAX_BYTES = 512 * 1024 * 1024,    // memory of a rendering
     JX_MAX_RANGE = 100000,               // items of range(), as the reference's sandbox has it
-    JX_MAX_POW_BITS = 256,               // result of **
     JX_MAX_INT_BITS = 64 * 1024,         // any integer
     JX_MAX_INT_DIGITS = 4300,            // decimal digits of an integer turned into text or read from it (Python's)
 };

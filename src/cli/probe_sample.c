@@ -1,4 +1,5 @@
-/* `foresay probe sample`: logits, history and settings to the probabilities that a token would be drawn by. */
+/* `foresay probe sample`: logits, history and settings to the probabilities that a token would be drawn
+ * by. */
 
 #include "base/mem.h"
 #include "cli/cli.h"
@@ -62,7 +63,8 @@ static int sample(struct work *w, const struct json *in, struct buf *out, struct
         return rc;
     for (int i = 0; i < w->set.n_bias; i++)
         if (w->set.bias[i].id >= w->n)
-            return err_set(e, ERR_ARG, "logit_bias names token %d, but there are %d logits", w->set.bias[i].id, w->n);
+            return err_set(e, ERR_ARG, "logit_bias names token %d, but there are %d logits",
+                           w->set.bias[i].id, w->n);
     w->sampler = sampler_new(w->n);
     dist_init(&w->dist, w->n);
     rc = dist_build(w->sampler, &w->dist, w->logits, w->n, &w->set, w->history);

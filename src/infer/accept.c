@@ -47,7 +47,10 @@ static int counter_categorical(void *ud, const double *w, int n)
 
 struct rnd rnd_of(struct rnd_counter *c) { return (struct rnd){c, counter_bernoulli, counter_categorical}; }
 
-int32_t dist_draw(const struct dist *p, struct rnd *rnd) { return p->id[rnd->categorical(rnd->ud, p->p, p->n)]; }
+int32_t dist_draw(const struct dist *p, struct rnd *rnd)
+{
+    return p->id[rnd->categorical(rnd->ud, p->p, p->n)];
+}
 
 /* ---- seeded ------------------------------------------------------------------------------------------- */
 
@@ -79,9 +82,9 @@ static void units(const struct noise *at, const int32_t *id, double *u)
         u[j] = rng_unit(c0[j], c1[j]);
 }
 
-/* argmax(log p + gumbel) with gumbel = -log(E), E = -log(u) exponential, is argmin(E / p). p descends and
- * E >= 1 - u >= 2^-53, so most logarithms, and the tail that can't win any more, are skipped: SLACK is more than
- * all roundings together, and what is skipped could not have won. */
+/* argmax(log p + gumbel) with gumbel = -log(E), E = -log(u) exponential, is argmin(E / p). p descends
+ * and E >= 1 - u >= 2^-53, so most logarithms, and the tail that can't win any more, are skipped: SLACK
+ * is more than all roundings together, and what is skipped could not have won. */
 int32_t noise_pick(const struct dist *p, const struct noise *at)
 {
     static const double SLACK = 1 - 0x1p-40;
@@ -136,8 +139,9 @@ void accept_scratch_free(struct accept_scratch *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Weights of the residual max(b p - q, 0) over p's support into s->w; returns their sum. It is summed from its
- * parts and never as 1 - sum(min): the difference would be all rounding when p and q are close. */
+/* Weights of the residual max(b p - q, 0) over p's support into s->w; returns their sum. It is summed
+ * from its parts and never as 1 - sum(min): the difference would be all rounding when p and q are
+ * close. */
 static double residual(const struct dist *p, const struct dist *q, double b, struct accept_scratch *s)
 {
     double sum = 0;
@@ -153,7 +157,8 @@ static double residual(const struct dist *p, const struct dist *q, double b, str
     return sum;
 }
 
-/* b[0] = 1, b[i] = min(1, b[i-1] p_i(x_i) / q_i(x_i)): the share of the drafts' law that the target can take. */
+/* b[0] = 1, b[i] = min(1, b[i-1] p_i(x_i) / q_i(x_i)): the share of the drafts' law that the target can
+ * take. */
 static void carry(const struct dist *p, const struct dist *q, const int32_t *x, int d, double *b)
 {
     b[0] = 1;
@@ -164,9 +169,10 @@ static void carry(const struct dist *p, const struct dist *q, const int32_t *x, 
     }
 }
 
-/* Sun et al. 2025, algorithm 2: tau = the largest i with eta_i < h_i, h_D = b_D and for i < D
- * h_i = R_i / (R_i + 1 - b_i), R_i = sum max(b_i p_i+1 - q_i+1, 0). The token after tau < D comes from the residual
- * with b_tau. If b_i = 1 and R_i = 0 then p = q there, a rejection has probability 0, and p stands in. */
+/* Sun et al. 2025, algorithm 2: tau = the largest i with eta_i < h_i, h_D = b_D and for i < D h_i = R_i
+ * / (R_i + 1 - b_i), R_i = sum max(b_i p_i+1 - q_i+1, 0). The token after tau < D comes from the
+ * residual with b_tau. If b_i = 1 and R_i = 0 then p = q there, a rejection has probability 0, and p
+ * stands in. */
 int accept_exact(const struct dist *p, const struct dist *q, const int32_t *x, int d, struct rnd *rnd,
                  struct accept_scratch *s, int32_t *next)
 {

@@ -3,10 +3,11 @@
  *   E(k) = 1 + a_1 + a_1 a_2 + ... + a_1..a_k   tokens of a round that drafts k
  *   rate(k) = E(k) / (t_verify(k + 1) + t_draft(k))
  *
- * Two things keep it from being slower than plain decoding. Trials, plans that the estimates don't favour, are
- * paid from a budget of 1 % of the time so far. And a running account of what speculation loses against plain
- * decoding (a CUSUM test: it forgets gains beyond a few steps) replaces the slow averages of acceptance by the
- * recent ones as soon as it is overdrawn, so a prior or a past that no longer holds costs a few steps at most. */
+ * Two things keep it from being slower than plain decoding. Trials, plans that the estimates don't
+ * favour, are paid from a budget of 1 % of the time so far. And a running account of what speculation
+ * loses against plain decoding (a CUSUM test: it forgets gains beyond a few steps) replaces the slow
+ * averages of acceptance by the recent ones as soon as it is overdrawn, so a prior or a past that no
+ * longer holds costs a few steps at most. */
 #include "infer/depth.h"
 
 #include <string.h>
@@ -78,8 +79,8 @@ void depth_cost(struct depth_ctl *c, int rows, double verify_s, int drafter, int
         time_add(&c->t_draft[drafter][depth], draft_s, c->rounds);
 }
 
-/* Linear between measured points, beyond the last by the slope of the last two, never falling. with_origin: no
- * rows take no time. Returns 0 if that can't be told. */
+/* Linear between measured points, beyond the last by the slope of the last two, never falling.
+ * with_origin: no rows take no time. Returns 0 if that can't be told. */
 static double time_at(const struct depth_time *t, int n, int k, bool with_origin)
 {
     int lo = with_origin ? 0 : -1, lo2 = -1, hi = -1;
@@ -219,8 +220,8 @@ static int best_depth(const struct depth_ctl *c, int i, int cap, double *rate)
     return best;
 }
 
-/* What the estimates favour. A speculative plan is entered only if it beats plain decoding by the hysteresis and
- * left as soon as it doesn't beat it. */
+/* What the estimates favour. A speculative plan is entered only if it beats plain decoding by the
+ * hysteresis and left as soon as it doesn't beat it. */
 static struct depth_plan favourite(const struct depth_ctl *c, const int *available, int limit, double *rate)
 {
     double plain = depth_expect(c, PLAIN), best_score = 0;
@@ -247,8 +248,8 @@ static struct depth_plan favourite(const struct depth_ctl *c, const int *availab
     return PLAIN;
 }
 
-/* Expected loss of a round of p against the rate, in seconds. An unknown plan is taken to be dear: every row costs a
- * plain step and every draft three quarters of one. */
+/* Expected loss of a round of p against the rate, in seconds. An unknown plan is taken to be dear:
+ * every row costs a plain step and every draft three quarters of one. */
 static double trial_loss(const struct depth_ctl *c, struct depth_plan p, double rate)
 {
     double t = plan_time(c, p);
@@ -259,7 +260,8 @@ static double trial_loss(const struct depth_ctl *c, struct depth_plan p, double 
 }
 
 /* A plan worth a look that the budget can pay, or the favourite itself. */
-static struct depth_plan trial(struct depth_ctl *c, struct depth_plan fav, const int *available, int limit, double rate)
+static struct depth_plan trial(struct depth_ctl *c, struct depth_plan fav, const int *available, int limit,
+                               double rate)
 {
     double budget = BUDGET * c->time - c->regret;
     if (c->tokens < TRIAL_TOKENS || c->tokens < c->next_trial || !(rate > 0) || budget <= 0)
@@ -353,8 +355,8 @@ static void settle(struct depth_ctl *c, int drafter, double loss, double step)
     }
 }
 
-void depth_report(struct depth_ctl *c, struct depth_plan p, int proposed, int accepted, int emitted, double draft_s,
-                  double verify_s)
+void depth_report(struct depth_ctl *c, struct depth_plan p, int proposed, int accepted, int emitted,
+                  double draft_s, double verify_s)
 {
     if (proposed < 0 || proposed > COPY_MAX || p.drafter >= c->n)
         return;

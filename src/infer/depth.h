@@ -1,6 +1,7 @@
-/* How many tokens to draft in the next round, and by which drafter. Pure bookkeeping on measured costs and
- * acceptances: no clock, no model. "Never slower": trying a plan that is expected to lose is paid from a regret
- * budget of 1 % of the decode time so far, and never before 64 tokens. Depth 0 (plain decoding) is a choice. */
+/* How many tokens to draft in the next round, and by which drafter. Pure bookkeeping on measured costs
+ * and acceptances: no clock, no model. "Never slower": trying a plan that is expected to lose is paid
+ * from a regret budget of 1 % of the decode time so far, and never before 64 tokens. Depth 0 (plain
+ * decoding) is a choice. */
 #ifndef INFER_DEPTH_H
 #define INFER_DEPTH_H
 
@@ -14,8 +15,9 @@ struct depth_plan {
     int depth;   // tokens to propose, 0 with drafter -1
 };
 
-/* One drafter's running estimates. One that may propose more than DEPTH_MAX tokens is a copy drafter: its
- * positions after the first share one estimate, its length is ramped, and it rests below an acceptance of 0.3. */
+/* One drafter's running estimates. One that may propose more than DEPTH_MAX tokens is a copy drafter:
+ * its positions after the first share one estimate, its length is ramped, and it rests below an
+ * acceptance of 0.3. */
 struct depth_drafter {
     int max_depth;           // most tokens it may propose in a round
     bool is_copy;
@@ -61,8 +63,8 @@ void depth_prior(struct depth_ctl *c, int drafter, int agreed, int n);
  * match: 0); limit: most tokens the round may emit minus one. */
 struct depth_plan depth_choose(struct depth_ctl *c, const int *available, int limit);
 /* Reports what the round did: proposed and accepted drafts, tokens emitted, measured seconds. */
-void depth_report(struct depth_ctl *c, struct depth_plan p, int proposed, int accepted, int emitted, double draft_s,
-                  double verify_s);
+void depth_report(struct depth_ctl *c, struct depth_plan p, int proposed, int accepted, int emitted,
+                  double draft_s, double verify_s);
 /* Expected tokens per second of a plan by the current estimates, 0 if nothing is known; for forecasts. */
 double depth_expect(const struct depth_ctl *c, struct depth_plan p);
 

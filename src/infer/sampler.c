@@ -15,6 +15,9 @@
 #include "base/math64.h"
 #include "base/mem.h"
 
+/* exp((x - max) / T) below this counts as 0, so that no probability is subnormal. */
+static const double TINY = 0x1p-960;
+
 enum { FEW_MAX = 1024, N_BUCKET = 4096, BUCKETS_PER_NAT = 64 };
 
 struct history {
@@ -397,7 +400,8 @@ static int widen(struct sampler *s, const float *logits, int n_valid, double *ma
 
 /* Ranks into s->key all tokens that top_k, top_p and min_p can keep (and maybe more: emit cuts exactly).
  * *total gets the mass that top_p and probabilities relate to, unless top_k is on: then emit sums. */
-static int rank_many(struct sampler *s, int n_valid, const struct sampling *set, int k, double max, double *total)
+static int rank_many(struct sampler *s, int n_valid, const struct sampling *set, int k, double max,
+                     double *total)
 {
     double t = set->temperature;
     int cut = N_BUCKET - 1, n = 0;
@@ -430,7 +434,7 @@ static int rank_many(struct sampler *s, int n_valid, const struct sampling *set,
     for (int i = 0; i < n_valid; i++) {
         if (cut < N_BUCKET - 1 && bucket_of(s->x[i], max, t) > cut)
             continue;
-        if (k ? s->x[i] == -INFINITY : s->e[i] <= 0 || s->e[i] < set->min_p)
+        if (k ? s->x[i] == -INFINITY : s->e[i] < TINY || s->e[i] < set->min_p)
             continue;
         s->key[n++] = (uint64_t)key_of(s->x[i]) << 32 | (uint32_t)i;
     }
@@ -484,15 +488,13 @@ static void emit(struct dist *d, const struct sampling *set, double total)
             fixed_add(&sum, d->p[m++]);
         n = m;
     }
-    while (n > 1 && (d->p[n - 1] < set->min_p || d->p[n - 1] <= 0)) // the largest is 1
+    while (n > 1 && (d->p[n - 1] < set->min_p || d->p[n - 1] < TINY)) // the largest is 1
         n--;
     sum = (struct fixed){0, 0};
     for (int i = 0; i < n; i++)
         fixed_add(&sum, d->p[i]);
     total = fixed_value(&sum);
     d->n = n;
-    while (d->n > 1 && !(d->p[d->n - 1] / total > 0))
-        d->n--;
     for (int i = 0, j; i < d->n; i = j) {
         bool falls = false;
         for (j = i + 1; j < d->n && d->p[j] == d->p[i]; j++)
@@ -504,8 +506,8 @@ static void emit(struct dist *d, const struct sampling *set, double total)
         d->p[i] /= total;
 }
 
-int dist_build(struct sampler *s, struct dist *d, const float *logits, int n_valid, const struct sampling *set,
-               const struct history *h)
+int dist_build(struct sampler *s, struct dist *d, const float *logits, int n_valid,
+               const struct sampling *set, const struct history *h)
 {
     double t = set->temperature, max = 0, total = 0;
     int k = set->top_k > 0 && set->top_k < n_valid ? set->top_k : 0, rc;

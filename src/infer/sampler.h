@@ -35,9 +35,10 @@ struct sampling {
 };
 struct sampling sampling_neutral(void); // T = 1, everything off
 /* Reads the fields present in a JSON object (temperature, top_k, top_p, min_p, repetition_penalty,
- * presence_penalty, frequency_penalty, logit_bias as {"id": bias}) over *s; null counts as absent, top_k -1 as
- * off. Invalid fields are an error that names each and leaves the others applied. A logit_bias present replaces
- * s->bias without freeing the old one (it may be shared with defaults); the new one is the caller's to free. */
+ * presence_penalty, frequency_penalty, logit_bias as {"id": bias}) over *s; null counts as absent,
+ * top_k -1 as off. Invalid fields are an error that names each and leaves the others applied. A
+ * logit_bias present replaces s->bias without freeing the old one (it may be shared with defaults); the
+ * new one is the caller's to free. */
 MUST_CHECK int sampling_read(struct sampling *s, const struct json *o, struct err *e);
 void sampling_free(struct sampling *s);
 

@@ -115,7 +115,8 @@ int sampling_read(struct sampling *s, const struct json *o, struct err *e)
     read_top_k(&c, o, &s->top_k);
     read_number(&c, o, "top_p", 0, 1, OPEN_LOW, "a number above 0 and at most 1", &s->top_p);
     read_number(&c, o, "min_p", 0, 1, 0, "a number from 0 to 1", &s->min_p);
-    read_number(&c, o, "repetition_penalty", 0, INFINITY, OPEN_LOW, "a number above 0", &s->repetition_penalty);
+    read_number(&c, o, "repetition_penalty", 0, INFINITY, OPEN_LOW, "a number above 0",
+                &s->repetition_penalty);
     read_number(&c, o, "presence_penalty", -INFINITY, INFINITY, 0, "a finite number", &s->presence_penalty);
     read_number(&c, o, "frequency_penalty", -INFINITY, INFINITY, 0, "a finite number", &s->frequency_penalty);
     int rc = read_bias(&c, o, s);

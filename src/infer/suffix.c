@@ -21,7 +21,7 @@ struct suffix {
     int32_t *tok;
     uint32_t mask;
     struct slot *slot[N_TABLE];
-    int32_t *prev[N_TABLE]; // by index after a gram: the same of its previous occurrence, 0: none, -1: not indexed
+    int32_t *prev[N_TABLE]; // by index after a gram: that of the occurrence before, 0: none, -1: not indexed
 };
 
 /* Bytes of what mem_big gives; the sizes are needed again to free. */
@@ -65,8 +65,8 @@ void suffix_free(struct suffix *s)
 
 int suffix_len(const struct suffix *s) { return s->n; }
 
-/* Mixes the gram that ends before index end. The finalizer spreads every bit (constants: golden ratio, and the
- * multipliers of Stafford's variant 13 of MurmurHash3's finalizer). */
+/* Mixes the gram that ends before index end. The finalizer spreads every bit (constants: golden ratio,
+ * and the multipliers of Stafford's variant 13 of MurmurHash3's finalizer). */
 static uint64_t gram_key(const struct suffix *s, int table, int end)
 {
     uint64_t h = (uint64_t)table;
@@ -80,8 +80,8 @@ static uint64_t gram_key(const struct suffix *s, int table, int end)
     return h ^ h >> 31;
 }
 
-/* The gram's slot or the empty one where it goes; NULL if neither is near (a text made to collide: such a gram is
- * not indexed, so no text can make this slow). */
+/* The gram's slot or the empty one where it goes; NULL if neither is near (a text made to collide: such
+ * a gram is not indexed, so no text can make this slow). */
 static struct slot *find(const struct suffix *s, int table, uint64_t key)
 {
     for (uint32_t i = 0; i < PROBE_MAX; i++) {

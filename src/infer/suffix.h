@@ -1,9 +1,10 @@
-/* Longest-suffix match over one sequence (prompt and output), for the copy drafter: where did the last tokens
- * occur before, and what followed? Depends on the tokens alone. Owned by the thread that decodes the sequence.
+/* Longest-suffix match over one sequence (prompt and output), for the copy drafter: where did the last
+ * tokens occur before, and what followed? Depends on the tokens alone. Owned by the thread that decodes
+ * the sequence.
  *
- * Two hash tables map every 6-gram and every 3-gram to its last occurrence; occurrences of a gram are chained
- * backwards. A query walks the chain of the last gram (the longer gram first), extends each occurrence backwards
- * and keeps the longest; among equals the most recent. */
+ * Two hash tables map every 6-gram and every 3-gram to its last occurrence; occurrences of a gram are
+ * chained backwards. A query walks the chain of the last gram (the longer gram first), extends each
+ * occurrence backwards and keeps the longest; among equals the most recent. */
 #ifndef INFER_SUFFIX_H
 #define INFER_SUFFIX_H
 
@@ -41,9 +42,9 @@ struct suffix_rule {
 };
 static inline struct suffix_rule suffix_rule_default(void) { return (struct suffix_rule){8, 2, 24}; }
 
-/* Writes min(max_draft, factor * match) tokens that followed the match, or fewer if max is smaller; a continuation
- * that reaches the end of the text goes on with its own tokens (a repeating text). Returns how many, 0: no match
- * that the rule trusts. */
+/* Writes min(max_draft, factor * match) tokens that followed the match, or fewer if max is smaller; a
+ * continuation that reaches the end of the text goes on with its own tokens (a repeating text). Returns
+ * how many, 0: no match that the rule trusts. */
 int suffix_propose(const struct suffix *s, const struct suffix_rule *r, int32_t *out, int max);
 
 #endif

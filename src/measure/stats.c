@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdbool.h>
 
-/* Stirling's series (Abramowitz and Stegun 6.1.40) from x >= 10, reached by the recurrence. C's lgamma writes a
- * global. */
+/* Stirling's series (Abramowitz and Stegun 6.1.40) from x >= 10, reached by the recurrence. C's lgamma
+ * writes a global. */
 double stats_log_gamma(double x)
 {
     double shift = 1;
@@ -17,8 +17,8 @@ double stats_log_gamma(double x)
     return (x - 0.5) * log(x) - x + 0.91893853320467274178 + r * series - log(shift);
 }
 
-/* Below a + 1 the power series of P (A&S 6.5.29), above it the continued fraction of Q (A&S 6.5.31, evaluated by
- * Lentz's method). */
+/* Below a + 1 the power series of P (A&S 6.5.29), above it the continued fraction of Q (A&S 6.5.31,
+ * evaluated by Lentz's method). */
 double stats_gamma_q(double a, double x)
 {
     if (!(x > 0))
@@ -94,8 +94,8 @@ struct gtest stats_gtest(const int64_t *observed, const double *prob, int n, dou
     return t;
 }
 
-/* adjusted p of rank k (from 0, ascending) = max over ranks j <= k of min(1, (n - j) p_j). What is done is stored
- * as -1 - adjusted, so that no memory is needed. */
+/* adjusted p of rank k (from 0, ascending) = max over ranks j <= k of min(1, (n - j) p_j). What is done
+ * is stored as -1 - adjusted, so that no memory is needed. */
 void stats_holm(double *p, int n)
 {
     double floor_p = 0;

@@ -1,5 +1,5 @@
-/* Statistics for claims about distributions: G-test of observed counts against exact probabilities, and Holm's
- * correction when many tests are read at once. Not used in any decision about tokens. */
+/* Statistics for claims about distributions: G-test of observed counts against exact probabilities, and
+ * Holm's correction when many tests are read at once. Not used in any decision about tokens. */
 #ifndef MEASURE_STATS_H
 #define MEASURE_STATS_H
 
@@ -16,8 +16,9 @@ struct gtest {
     double p;   // survival function of chi-square at g
 };
 
-/* Cells with an expected count below min_expected are pooled into one (which joins the smallest other cell if it
- * is still below). An observation in a cell of probability 0 gives g = infinity, p = 0. prob sums to 1. */
+/* Cells with an expected count below min_expected are pooled into one (which joins the smallest other
+ * cell if it is still below). An observation in a cell of probability 0 gives g = infinity, p = 0. prob
+ * sums to 1. */
 struct gtest stats_gtest(const int64_t *observed, const double *prob, int n, double min_expected);
 
 /* Holm 1979: replaces n p-values by adjusted ones; reject at family level alpha where adjusted < alpha. */

@@ -146,13 +146,17 @@ bool added_next(struct added_scan *scan, struct added_match *m)
         while (scan->at < end) {
             int32_t k = longest(scan->set, v->s + scan->at, end - scan->at, &len);
             size_t from = scan->at, to = from + len;
-            scan->at = k < 0 ? from + 1 : to; // a match that isn't wanted is passed over whole, as the reference does
-            if (k < 0 || from < scan->done) // nothing here, or in the white space that the last match took along
+            // what isn't wanted is passed over whole, as the reference does
+            scan->at = k < 0 ? from + 1 : to;
+            if (k < 0 || to <= scan->done) // nothing, or white space that the last match took along
                 continue;
             const struct added_token *t = &scan->set->tok[k];
-            if ((scan->mode == ADDED_TEXT && t->is_special) || (t->single_word && !is_single_word(v, from, to)))
+            if ((scan->mode == ADDED_TEXT && t->is_special) ||
+                (t->single_word && !is_single_word(v, from, to)))
                 continue;
             m->from = t->lstrip ? strip_left(v, from, scan->done) : from;
+            if (m->from < scan->done)
+                m->from = scan->done;
             m->to = t->rstrip ? strip_right(v, to) : to;
             m->id = t->id;
             scan->done = m->to;

@@ -30,7 +30,8 @@ struct added_set {
 
 void added_init(struct added_set *a);
 void added_deinit(struct added_set *a);
-MUST_CHECK int added_add(struct added_set *a, const char *s, size_t n, const struct added_token *t, struct err *e);
+MUST_CHECK int added_add(struct added_set *a, const char *s, size_t n, const struct added_token *t,
+                         struct err *e);
 
 /* Cursor over the matches in a view. Text inside untrusted regions never matches. */
 struct added_scan {

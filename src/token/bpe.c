@@ -71,6 +71,7 @@ void bpe_add_merge(struct bpe *m, int32_t left, int32_t right, int32_t into, int
     struct merge *x = find_merge(m, left, right);
     m->n += x->left < 0;
     *x = (struct merge){left, right, rank, into};
+    m->last_into = into;
 }
 
 int bpe_finish(struct bpe *m)
@@ -207,7 +208,9 @@ int bpe_encode(const struct bpe *m, struct bpe_work *w, const char *s, size_t n,
      * (some entries no merge reaches), so the answer is worked out once and remembered. Threads that race
      * compute the same value. */
     int32_t id = vocab_find(m->vocab, s, n, TOKEN_BYTES);
-    uint8_t whole = id < 0 ? 2 : m->ignore_merges ? 1 : atomic_load_explicit(&m->whole[id], memory_order_relaxed);
+    uint8_t whole = id < 0            ? 2
+                    : m->ignore_merges ? 1
+                                       : atomic_load_explicit(&m->whole[id], memory_order_relaxed);
     int rc = ids_reserve(out, whole == 1 ? 1 : n);
     if (rc)
         return rc;
@@ -223,7 +226,9 @@ int bpe_encode(const struct bpe *m, struct bpe_work *w, const char *s, size_t n,
     merge_all(m, w, k);
     for (int32_t i = 0; i >= 0; i = w->sym[i].next)
         out->v[out->n++] = w->sym[i].id;
-    if (whole == 0)
-        atomic_store_explicit(&m->whole[id], w->sym[0].next < 0 && w->sym[0].id == id ? 1 : 2, memory_order_relaxed);
+    if (whole == 0) {
+        bool is_one = w->sym[0].next < 0 && w->sym[0].id == id;
+        atomic_store_explicit(&m->whole[id], is_one ? 1 : 2, memory_order_relaxed);
+    }
     return 0;
 }

@@ -17,6 +17,7 @@ struct bpe {
     const struct vocab *vocab;
     struct merge *merge; // open addressing
     size_t n_slots, n;
+    int32_t last_into;    // of the merge added last
     int32_t byte_id[256]; // token of a single byte, -1: the vocabulary lacks it
     int32_t unk;          // for bytes without a token; -1: they vanish
     bool fuse_unk;        // one unk for a run of them
@@ -39,7 +40,8 @@ struct bpe_work {
 
 /* bpe_init before the merges, bpe_finish after them (the vocabulary is complete then). */
 MUST_CHECK int bpe_init(struct bpe *m, const struct vocab *v, size_t n_merges);
-void bpe_add_merge(struct bpe *m, int32_t left, int32_t right, int32_t into, int32_t rank); // a repeated pair: the last rank counts
+/* A repeated pair: the last rank counts. */
+void bpe_add_merge(struct bpe *m, int32_t left, int32_t right, int32_t into, int32_t rank);
 MUST_CHECK int bpe_finish(struct bpe *m);
 void bpe_deinit(struct bpe *m);
 

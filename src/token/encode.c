@@ -1,4 +1,4 @@
-/* Text to ids: repair, added tokens, normalization, added tokens sought in normalized text, pieces, merges. */
+/* Text to ids: repair, added tokens, normalization, added tokens of normalized text, pieces, merges. */
 #include <string.h>
 
 #include "token/model.h"
@@ -15,7 +15,10 @@ struct encoder {
     const char *s; // text that the pieces' offsets count from
 };
 
-static int no_memory(struct encoder *x) { return err_set(x->e, ERR_NOMEM, "no memory to tokenize this text"); }
+static int no_memory(struct encoder *x)
+{
+    return err_set(x->e, ERR_NOMEM, "no memory to tokenize this text");
+}
 
 static int on_piece(void *ud, size_t from, size_t to)
 {
@@ -69,7 +72,8 @@ static int encode_normalized(struct encoder *x, const struct view *v)
     return encode_between(x, &x->t->normalized, &norm, encode_plain);
 }
 
-static int encode_view(const struct tokenizer *t, const struct view *v, enum added mode, struct ids *out, struct err *e)
+static int encode_view(const struct tokenizer *t, const struct view *v, enum added mode, struct ids *out,
+                       struct err *e)
 {
     struct encoder x = {.t = t, .mode = mode, .out = out, .e = e};
     struct text repaired = {0};
@@ -90,14 +94,16 @@ static int encode_view(const struct tokenizer *t, const struct view *v, enum add
     return rc;
 }
 
-int tokenizer_encode(const struct tokenizer *t, const char *s, size_t n, enum added added, struct ids *out, struct err *e)
+int tokenizer_encode(const struct tokenizer *t, const char *s, size_t n, enum added added, struct ids *out,
+                     struct err *e)
 {
     struct region all = {n, true};
     struct view v = {.s = n ? s : "", .n = n, .r = &all, .n_r = 1};
     return encode_view(t, &v, added, out, e);
 }
 
-int tokenizer_encode_spans(const struct tokenizer *t, const struct span *spans, int n, struct ids *out, struct err *e)
+int tokenizer_encode_spans(const struct tokenizer *t, const struct span *spans, int n, struct ids *out,
+                           struct err *e)
 {
     struct text all = {0};
     for (int i = 0; i < n; i++)

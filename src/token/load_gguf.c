@@ -31,7 +31,10 @@ static const struct gguf_kv *find(const struct gguf *g, const char *key)
     return gguf_find(g, full);
 }
 
-static bool is_str(const struct gguf_str *s, const char *want) { return s->n == strlen(want) && !memcmp(s->s, want, s->n); }
+static bool is_str(const struct gguf_str *s, const char *want)
+{
+    return s->n == strlen(want) && !memcmp(s->s, want, s->n);
+}
 
 static int find_pre(const struct gguf *g, const struct pre **out, struct err *e)
 {
@@ -40,15 +43,18 @@ static int find_pre(const struct gguf *g, const struct pre **out, struct err *e)
         return err_set(e, ERR_FORMAT, "no tokenizer in this file (key tokenizer.ggml.model)");
     if (!is_str(&model, "gpt2"))
         return err_set(e, ERR_UNSUPPORTED, "unsupported tokenizer model \"%.*s\"%s",
-                       (int)(model.n < 60 ? model.n : 60), model.s, is_str(&model, "llama") ? " (SentencePiece style)" : "");
+                       (int)(model.n < 60 ? model.n : 60), model.s,
+                       is_str(&model, "llama") ? " (SentencePiece style)" : "");
     if (!gguf_string(find(g, "pre"), &pre))
-        return err_set(e, ERR_UNSUPPORTED, "unsupported pre-tokenizer: the file doesn't name one (key tokenizer.ggml.pre)");
+        return err_set(e, ERR_UNSUPPORTED,
+                       "unsupported pre-tokenizer: the file doesn't name one (key tokenizer.ggml.pre)");
     for (size_t i = 0; i < sizeof pres / sizeof *pres; i++)
         if (is_str(&pre, pres[i].name)) {
             *out = &pres[i];
             return 0;
         }
-    return err_set(e, ERR_UNSUPPORTED, "unsupported pre-tokenizer \"%.*s\"", (int)(pre.n < 60 ? pre.n : 60), pre.s);
+    return err_set(e, ERR_UNSUPPORTED, "unsupported pre-tokenizer \"%.*s\"", (int)(pre.n < 60 ? pre.n : 60),
+                   pre.s);
 }
 
 /* An array of strings, freed by the caller. */
@@ -58,8 +64,8 @@ static int get_strings(const struct gguf *g, const char *key, struct gguf_str **
     if (!kv || kv->type != GGUF_ARRAY || kv->elem != GGUF_STRING)
         return err_set(e, ERR_FORMAT, "tokenizer.ggml.%s is no array of strings", key);
     if (kv->n > VOCAB_MAX_TOKENS)
-        return err_set(e, ERR_LIMIT, "tokenizer.ggml.%s has %llu entries, the limit is %d", key, (unsigned long long)kv->n,
-                       VOCAB_MAX_TOKENS);
+        return err_set(e, ERR_LIMIT, "tokenizer.ggml.%s has %llu entries, the limit is %d", key,
+                       (unsigned long long)kv->n, VOCAB_MAX_TOKENS);
     *n = (size_t)kv->n;
     *out = malloc((*n + 1) * sizeof **out);
     if (!*out)
@@ -99,14 +105,16 @@ static int load_merges(struct tokenizer *t, const struct gguf *g, struct err *e)
 }
 
 /* Control and user-defined tokens are sought in the text as they stand. */
-static int load_added(struct tokenizer *t, const struct gguf *g, const struct gguf_str *tok, size_t n, struct err *e)
+static int load_added(struct tokenizer *t, const struct gguf *g, const struct gguf_str *tok, size_t n,
+                      struct err *e)
 {
     const struct gguf_kv *kv = find(g, "token_type");
     int rc = 0;
     if (!kv)
         return 0;
     if (kv->type != GGUF_ARRAY || kv->n != n)
-        return err_set(e, ERR_FORMAT, "tokenizer.ggml.token_type doesn't have one entry for each of the %zu tokens", n);
+        return err_set(e, ERR_FORMAT,
+                       "tokenizer.ggml.token_type doesn't have one entry for each of the %zu tokens", n);
     int64_t *type = malloc((n + 1) * sizeof *type);
     if (!type)
         return err_set(e, ERR_NOMEM, "no memory for %zu token types", n);
@@ -158,7 +166,8 @@ static int load_all(struct tokenizer *t, const struct gguf *g, struct err *e)
     t->specials.add_bos = pre->add_bos;
     gguf_bool(find(g, "add_bos_token"), &t->specials.add_bos);
     t->specials.add_bos = t->specials.add_bos && t->specials.bos >= 0;
-    return model_finish(t, pre->digits ? "single digits, GPT-2" : pattern_name(pre->pattern, strlen(pre->pattern)), e);
+    const char *name = pattern_name(pre->pattern, strlen(pre->pattern));
+    return model_finish(t, pre->digits ? "single digits, GPT-2" : name, e);
 }
 
 int load_gguf(struct tokenizer *t, const char *path, struct err *e)

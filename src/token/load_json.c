@@ -28,7 +28,8 @@ static int check_model(const struct json *model, bool is_byte_level, struct err 
         return unsupported(e, "tokenizer model", "BPE over characters (no ByteLevel pre-tokenizer)");
     if (json_num(json_get(model, "dropout"), 0) > 0)
         return unsupported(e, "tokenizer model", "BPE with dropout");
-    if (*json_str(json_get(model, "continuing_subword_prefix"), "") || *json_str(json_get(model, "end_of_word_suffix"), ""))
+    if (*json_str(json_get(model, "continuing_subword_prefix"), "") ||
+        *json_str(json_get(model, "end_of_word_suffix"), ""))
         return unsupported(e, "tokenizer model", "BPE with word affixes");
     return 0;
 }
@@ -61,7 +62,7 @@ static int load_merge(struct tokenizer *t, const struct json *m, int32_t number,
     const char *space = json_is(m, JSON_STRING) ? memchr(m->s, ' ', m->n) : NULL;
     size_t n_a = space ? (size_t)(space - m->s) : 0;
     if (!space || memchr(space + 1, ' ', m->n - n_a - 1))
-        return err_set(e, ERR_FORMAT, "merge %d is neither a pair of strings nor two tokens with a space between", (int)number);
+        return err_set(e, ERR_FORMAT, "merge %d is neither a pair of strings nor \"token token\"", (int)number);
     return model_add_merge(t, m->s, n_a, space + 1, m->n - n_a - 1, number, e);
 }
 
@@ -117,8 +118,10 @@ struct steps {
 
 static int load_split(struct steps *st, const struct json *v, struct err *e)
 {
-    static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
-    const struct json *regex = json_get(json_get(v, "pattern"), "Regex"), *literal = json_get(json_get(v, "pattern"), "String");
+    static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
+                                        "Contiguous"}; // in the order of enum split
+    const struct json *pattern = json_get(v, "pattern");
+    const struct json *regex = json_get(pattern, "Regex"), *literal = json_get(pattern, "String");
     const char *behavior = json_str(json_get(v, "behavior"), "");
     bool invert = json_bool(json_get(v, "invert"), false);
     int k = 0;
@@ -219,7 +222,8 @@ static void load_post_processor(struct tokenizer *t, const struct json *v, int d
         load_post_processor(t, c, depth + 1);
     if (strcmp(type_of(v), "TemplateProcessing"))
         return;
-    const char *bos = json_str(json_get(json_get(json_at(json_get(v, "single"), 0), "SpecialToken"), "id"), NULL);
+    const struct json *first = json_at(json_get(v, "single"), 0);
+    const char *bos = json_str(json_get(json_get(first, "SpecialToken"), "id"), NULL);
     int32_t id = bos ? tokenizer_find(t, bos) : -1;
     if (id >= 0) {
         t->specials.bos = id;
@@ -234,8 +238,9 @@ static int load_root(struct tokenizer *t, const struct json *root, struct err *e
     int rc;
     if (!json_is(root, JSON_OBJECT))
         return err_set(e, ERR_FORMAT, "not a JSON object");
-    if ((rc = check_model(model, has_byte_level(pre, 0), e)) || (rc = load_vocab(t, json_get(model, "vocab"), e)) ||
-        (rc = load_merges(t, model, e)) || (rc = load_normalizer(t, json_get(root, "normalizer"), 0, e)) ||
+    if ((rc = check_model(model, has_byte_level(pre, 0), e)) ||
+        (rc = load_vocab(t, json_get(model, "vocab"), e)) || (rc = load_merges(t, model, e)) ||
+        (rc = load_normalizer(t, json_get(root, "normalizer"), 0, e)) ||
         (rc = load_added(t, json_get(root, "added_tokens"), e)) || (rc = load_pre_tokenizer(&st, pre, 0, e)))
         return rc;
     load_post_processor(t, json_get(root, "post_processor"), 0);
@@ -275,7 +280,8 @@ int load_config(struct tokenizer *t, const char *path, struct err *e)
         config_token(t, json_get(root, "bos_token"), &t->specials.bos);
         config_token(t, json_get(root, "eos_token"), &t->specials.eos);
         config_token(t, json_get(root, "pad_token"), &t->specials.pad);
-        t->specials.add_bos = json_bool(json_get(root, "add_bos_token"), t->specials.add_bos) && t->specials.bos >= 0;
+        t->specials.add_bos = json_bool(json_get(root, "add_bos_token"), t->specials.add_bos);
+        t->specials.add_bos = t->specials.add_bos && t->specials.bos >= 0;
     }
     free(text);
     arena_free(&a);

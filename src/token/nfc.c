@@ -90,7 +90,7 @@ static bool decompose(struct chunk *c, int32_t cp)
     return true;
 }
 
-/* Stable order of cp[from..to) by class. Runs come from untrusted text: long ones are counted, not inserted. */
+/* Stable order of cp[from..to) by class. Long runs (the text is untrusted) are counted, not inserted. */
 static void sort_run(struct chunk *c, size_t from, size_t to)
 {
     if (to - from <= 16) {
@@ -202,7 +202,7 @@ static int do_chunk(struct text *t, struct chunk *c, const struct view *v, size_
 int nfc_normalize(struct text *t, const struct view *v)
 {
     struct chunk c = {0};
-    size_t done = 0, prev = 0; // done: written so far; prev: start of the character before `at`, at least done
+    size_t done = 0, prev = 0; // written so far; start of the character before `at`, at least done
     int rc = 0;
     const char *end = v->s + v->n, *p = v->s;
     while ((p = unicode_skip_ascii(p, end)) < end && !rc) {

@@ -7,9 +7,10 @@
 #include "token/unicode.h"
 
 #define TAIL "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-const char PATTERN_GPT2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-const char PATTERN_QWEN2[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+"
-                             "[\\r\\n]*|" TAIL;
+const char PATTERN_GPT2[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+const char PATTERN_QWEN2[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?"
+                             "[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" TAIL;
 const char PATTERN_QWEN35[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?"
                               "[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" TAIL;
 const char PATTERN_LLAMA3[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?"
@@ -22,7 +23,8 @@ const char *pattern_name(const char *pattern, size_t n)
 {
     static const struct {
         const char *pattern, *name;
-    } known[] = {{PATTERN_QWEN2, "Qwen2"}, {PATTERN_QWEN35, "Qwen3.5"}, {PATTERN_LLAMA3, "Llama 3"}, {PATTERN_GPT2, "GPT-2"}};
+    } known[] = {{PATTERN_QWEN2, "Qwen2"}, {PATTERN_QWEN35, "Qwen3.5"}, {PATTERN_LLAMA3, "Llama 3"},
+                 {PATTERN_GPT2, "GPT-2"}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strlen(known[i].pattern) == n && !memcmp(known[i].pattern, pattern, n))
             return known[i].name;
@@ -53,7 +55,8 @@ static int check_syntax(const char *s, size_t n, struct err *e)
     for (size_t i = 0; i < n; i++) {
         char c = s[i], next = i + 1 < n ? s[i + 1] : 0;
         if (c == '\\') {
-            bool is_letter = (next >= 'a' && next <= 'z') || (next >= 'A' && next <= 'Z') || (next >= '0' && next <= '9');
+            bool is_letter = (next >= 'a' && next <= 'z') || (next >= 'A' && next <= 'Z') ||
+                             (next >= '0' && next <= '9');
             if (next && is_letter && !strchr(escapes, next))
                 return refuse(e, "an escape other than \\p \\P \\s \\S \\d \\D \\r \\n \\t \\f \\x");
             i++;
@@ -84,15 +87,16 @@ static int check_syntax(const char *s, size_t n, struct err *e)
     return 0;
 }
 
-static int compile(struct pretok *p, const char *pattern, size_t n, uint32_t options, enum split split, bool invert,
-                   struct err *e)
+static int compile(struct pretok *p, const char *pattern, size_t n, uint32_t options, enum split split,
+                   bool invert, struct err *e)
 {
     int code;
     PCRE2_SIZE at;
     if (p->n == PRETOK_MAX_STEPS)
         return err_set(e, ERR_LIMIT, "more than %d pre-tokenizer steps", PRETOK_MAX_STEPS);
     if (n > PRETOK_MAX_PATTERN)
-        return err_set(e, ERR_LIMIT, "pre-tokenizer pattern of %zu bytes, the limit is %d", n, PRETOK_MAX_PATTERN);
+        return err_set(e, ERR_LIMIT, "pre-tokenizer pattern of %zu bytes, the limit is %d", n,
+                       PRETOK_MAX_PATTERN);
     pcre2_compile_context *c = pcre2_compile_context_create(NULL);
     if (!c)
         return err_set(e, ERR_NOMEM, "no memory for a pattern");
@@ -112,11 +116,13 @@ static int compile(struct pretok *p, const char *pattern, size_t n, uint32_t opt
 
 int pretok_add(struct pretok *p, const char *pattern, size_t n, enum split split, bool invert, struct err *e)
 {
+    uint32_t options = PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
     int rc = check_syntax(pattern, n, e);
-    return rc ? rc : compile(p, pattern, n, PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, split, invert, e);
+    return rc ? rc : compile(p, pattern, n, options, split, invert, e);
 }
 
-int pretok_add_literal(struct pretok *p, const char *s, size_t n, enum split split, bool invert, struct err *e)
+int pretok_add_literal(struct pretok *p, const char *s, size_t n, enum split split, bool invert,
+                       struct err *e)
 {
     return compile(p, s, n, PCRE2_LITERAL, split, invert, e);
 }
@@ -243,8 +249,8 @@ static int do_step(struct run *r, int k, size_t from, size_t to)
     return rc;
 }
 
-int pretok_run(const struct pretok *p, struct pretok_work *w, const char *s, size_t n, piece_fn piece, void *ud,
-               struct err *e)
+int pretok_run(const struct pretok *p, struct pretok_work *w, const char *s, size_t n, piece_fn piece,
+               void *ud, struct err *e)
 {
     struct run r = {p, w, s, piece, ud, e};
     if (!n)

@@ -14,7 +14,13 @@
 enum { PRETOK_MAX_STEPS = 16, PRETOK_MAX_PATTERN = 16 * 1024 };
 
 /* What becomes of a match and of the text between matches. */
-enum split { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_MERGED_WITH_PREVIOUS, SPLIT_MERGED_WITH_NEXT, SPLIT_CONTIGUOUS };
+enum split {
+    SPLIT_ISOLATED,
+    SPLIT_REMOVED,
+    SPLIT_MERGED_WITH_PREVIOUS,
+    SPLIT_MERGED_WITH_NEXT,
+    SPLIT_CONTIGUOUS,
+};
 
 struct pretok_step {
     pcre2_code *re;
@@ -28,10 +34,12 @@ struct pretok {
 };
 
 /* Patterns that several sources name. */
-extern const char PATTERN_GPT2[], PATTERN_QWEN2[], PATTERN_QWEN35[], PATTERN_LLAMA3[], PATTERN_DIGIT[], PATTERN_DIGITS[];
+extern const char PATTERN_GPT2[], PATTERN_QWEN2[], PATTERN_QWEN35[], PATTERN_LLAMA3[];
+extern const char PATTERN_DIGIT[], PATTERN_DIGITS[]; // one numeric character, a run of them
 const char *pattern_name(const char *pattern, size_t n); // "Qwen2", ...; NULL for any other
 
-MUST_CHECK int pretok_add(struct pretok *p, const char *pattern, size_t n, enum split split, bool invert, struct err *e);
+MUST_CHECK int pretok_add(struct pretok *p, const char *pattern, size_t n, enum split split, bool invert,
+                          struct err *e);
 MUST_CHECK int pretok_add_literal(struct pretok *p, const char *s, size_t n, enum split split, bool invert,
                                   struct err *e);
 void pretok_deinit(struct pretok *p);
@@ -44,8 +52,8 @@ struct pretok_work {
     size_t cap_shown;
 };
 typedef int (*piece_fn)(void *ud, size_t from, size_t to);
-MUST_CHECK int pretok_run(const struct pretok *p, struct pretok_work *w, const char *s, size_t n, piece_fn piece,
-                          void *ud, struct err *e);
+MUST_CHECK int pretok_run(const struct pretok *p, struct pretok_work *w, const char *s, size_t n,
+                          piece_fn piece, void *ud, struct err *e);
 void pretok_work_free(struct pretok_work *w);
 
 #endif

@@ -10,22 +10,44 @@
 #include "token/model.h"
 #include "token/nfc.h"
 
+/* Files list merges in the order of the tokens they make: the one after the last merge's is nearly always
+ * right, and lies in the cache. */
+static int32_t find_made(const struct vocab *v, const char *s, size_t n, int32_t last)
+{
+    const char *next;
+    size_t n_next;
+    if (vocab_bytes(v, last + 1, &next, &n_next) && n_next == n && !memcmp(next, s, n) &&
+        v->tok[v->by_id[last + 1]].kind == TOKEN_BYTES)
+        return last + 1;
+    return vocab_find(v, s, n, TOKEN_BYTES);
+}
+
 int model_add_merge(struct tokenizer *t, const char *a, size_t n_a, const char *b, size_t n_b, int32_t number,
                     struct err *e)
 {
-    char small[256], *both = n_a + n_b > sizeof small ? malloc(n_a + n_b) : small;
+    char small[512], *both = 2 * (n_a + n_b) > sizeof small ? malloc(2 * (n_a + n_b)) : small;
+    int32_t left, right, into;
+    int rc = 0;
     if (!both)
         return err_set(e, ERR_NOMEM, "no memory for merge %d", (int)number);
+    char *bytes = both + n_a + n_b;
     memcpy(both, a, n_a);
     memcpy(both + n_a, b, n_b);
-    int32_t left = vocab_find_written(&t->vocab, a, n_a), right = vocab_find_written(&t->vocab, b, n_b);
-    int32_t into = vocab_find_written(&t->vocab, both, n_a + n_b);
-    int rc = 0;
+    int64_t m_a = alphabet_decode(a, n_a, bytes), m_b = m_a < 0 ? -1 : alphabet_decode(b, n_b, bytes + m_a);
+    if (m_b >= 0) {
+        left = vocab_find(&t->vocab, bytes, (size_t)m_a, TOKEN_BYTES);
+        right = vocab_find(&t->vocab, bytes + m_a, (size_t)m_b, TOKEN_BYTES);
+        into = find_made(&t->vocab, bytes, (size_t)(m_a + m_b), t->bpe.last_into);
+    } else {
+        left = vocab_find_written(&t->vocab, a, n_a);
+        right = vocab_find_written(&t->vocab, b, n_b);
+        into = vocab_find_written(&t->vocab, both, n_a + n_b);
+    }
     if (left < 0 || right < 0 || into < 0) {
         const char *s = left < 0 ? a : right < 0 ? b : both;
         size_t n = left < 0 ? n_a : right < 0 ? n_b : n_a + n_b;
-        rc = err_set(e, ERR_FORMAT, "merge %d names the token \"%.*s\", which the vocabulary lacks", (int)number,
-                     (int)(n < 100 ? n : 100), s);
+        rc = err_set(e, ERR_FORMAT, "merge %d names the token \"%.*s\", which the vocabulary lacks",
+                     (int)number, (int)(n < 100 ? n : 100), s);
     } else {
         bpe_add_merge(&t->bpe, left, right, into, number);
     }
@@ -34,12 +56,15 @@ int model_add_merge(struct tokenizer *t, const char *a, size_t n_a, const char *
     return rc;
 }
 
-int model_add_token(struct tokenizer *t, const char *s, size_t n, int64_t id, const struct added_token *a, struct err *e)
+int model_add_token(struct tokenizer *t, const char *s, size_t n, int64_t id, const struct added_token *a,
+                    struct err *e)
 {
     struct added_token token = *a;
     int32_t known = vocab_find_written(&t->vocab, s, n);
     if (!n || vocab_find(&t->vocab, s, n, TOKEN_ADDED) >= 0)
         return 0; // as the reference: empty ones don't count, of equal ones the first does
+    if (n > TOKEN_MAX_ADDED)
+        return err_set(e, ERR_LIMIT, "an added token of %zu bytes, the limit is %d", n, TOKEN_MAX_ADDED);
     if (known >= 0)
         id = known;
     int rc = vocab_add(&t->vocab, s, n, id, TOKEN_ADDED, e);
@@ -83,7 +108,8 @@ static int open_json(struct tokenizer *t, const char *path, struct err *e)
     free(text);
     if (rc)
         return rc;
-    char *dir = n_dir ? xstrndup(path, n_dir) : xstrdup("."), *config = path_join(dir, "tokenizer_config.json");
+    char *dir = n_dir ? xstrndup(path, n_dir) : xstrdup(".");
+    char *config = path_join(dir, "tokenizer_config.json");
     if (file_exists(config))
         rc = load_config(t, config, e);
     free(dir);
@@ -108,8 +134,8 @@ static int open_folder(struct tokenizer *t, const char *dir, struct err *e)
     if (file_exists(json))
         rc = open_json(t, json, e);
     else if (file_exists(spm))
-        rc = err_set(e, ERR_UNSUPPORTED, "%s: unsupported tokenizer: tokenizer.model (SentencePiece) without a tokenizer.json",
-                     dir);
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "%s: unsupported tokenizer: tokenizer.model (SentencePiece), no tokenizer.json", dir);
     else
         rc = err_set(e, ERR_IO, "%s: this folder has no tokenizer.json", dir);
     free(json);
@@ -117,14 +143,53 @@ static int open_folder(struct tokenizer *t, const char *dir, struct err *e)
     return rc;
 }
 
-int tokenizer_open(struct tokenizer **out, const char *path, struct err *e)
+bool tokenizer_present(const char *path)
+{
+    char *json = path_join(path, "tokenizer.json"), *spm = path_join(path, "tokenizer.model");
+    bool found = !file_is_dir(path) || file_exists(json) || file_exists(spm);
+    free(json);
+    free(spm);
+    return found;
+}
+
+static struct tokenizer *new_empty(void)
 {
     struct tokenizer *t = xcalloc(1, sizeof *t);
-    int rc;
     vocab_init(&t->vocab);
     added_init(&t->raw);
     added_init(&t->normalized);
     t->specials = (struct special_ids){.bos = -1, .eos = -1, .pad = -1};
+    return t;
+}
+
+int tokenizer_open_bytes(struct tokenizer **out, struct err *e)
+{
+    struct tokenizer *t = new_empty();
+    struct buf b; // a tokenizer.json whose vocabulary is the byte alphabet alone
+    int others = 256;
+    buf_init(&b, 64 * 1024);
+    buf_str(&b, "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    for (int i = 0; i < 256; i++) {
+        bool is_itself = (i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174;
+        buf_fmt(&b, "%s\"\\u%04x\":%d", i ? "," : "", is_itself ? i : others++, i);
+    }
+    buf_str(&b, "}},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false},"
+                "\"decoder\":{\"type\":\"ByteLevel\"}}");
+    int rc = load_json(t, b.p, b.n, e);
+    snprintf(t->kind, sizeof t->kind, "none in the package: bytes are ids 0 to 255");
+    buf_free(&b);
+    if (rc) {
+        tokenizer_close(t);
+        t = NULL;
+    }
+    *out = t;
+    return rc;
+}
+
+int tokenizer_open(struct tokenizer **out, const char *path, struct err *e)
+{
+    struct tokenizer *t = new_empty();
+    int rc;
     if (file_is_dir(path))
         rc = open_folder(t, path, e);
     else if (is_gguf(path))

@@ -82,7 +82,7 @@ bool unicode_is_word(int32_t cp)
         return true;
     default:
         return (cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149) ||
-               (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189); // Other_Alphabetic symbols
+               (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189); // lettered symbols
     }
 }
 

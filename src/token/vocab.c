@@ -101,7 +101,8 @@ static int grow_ids(struct vocab *v, int32_t id)
 int vocab_add(struct vocab *v, const char *s, size_t n, int64_t id, enum token_kind kind, struct err *e)
 {
     if (id < 0 || id > VOCAB_MAX_ID)
-        return err_set(e, id < 0 ? ERR_FORMAT : ERR_LIMIT, "token \"%.*s\" has id %lld, ids run from 0 to %d",
+        return err_set(e, id < 0 ? ERR_FORMAT : ERR_LIMIT,
+                       "token \"%.*s\" has id %lld, ids run from 0 to %d",
                        (int)(n < 60 ? n : 60), s, (long long)id, VOCAB_MAX_ID);
     if (v->n >= VOCAB_MAX_TOKENS)
         return err_set(e, ERR_LIMIT, "more than %d tokens", VOCAB_MAX_TOKENS);
@@ -119,7 +120,7 @@ int vocab_add(struct vocab *v, const char *s, size_t n, int64_t id, enum token_k
     }
     if ((v->n == v->cap && vocab_reserve(v, v->cap ? 2 * v->cap : 512)) || grow_ids(v, (int32_t)id))
         return err_set(e, ERR_NOMEM, "no memory for %zu tokens", v->n + 1);
-    v->tok[v->n] = (struct token){.off = (uint32_t)v->n_blob, .n = (uint32_t)n, .id = (int32_t)id, .kind = kind};
+    v->tok[v->n] = (struct token){(uint32_t)v->n_blob, (uint32_t)n, (int32_t)id, kind};
     memcpy(v->blob + v->n_blob, s, n);
     v->n_blob += n;
     set_slot(v, v->n++); // the same content again: the last id counts, the earlier one only decodes
@@ -159,8 +160,7 @@ static int char_to_byte(int32_t cp)
     return k <= 32 ? k : k <= 66 ? 127 + (k - 33) : 173;
 }
 
-/* Undoes the alphabet. Returns the number of bytes written to out (at most n), -1 if a character lies outside. */
-static int64_t alphabet_decode(const char *s, size_t n, char *out)
+int64_t alphabet_decode(const char *s, size_t n, char *out)
 {
     char *w = out;
     for (size_t i = 0; i < n;) {

@@ -47,11 +47,16 @@ struct vocab {
 void vocab_init(struct vocab *v);
 void vocab_deinit(struct vocab *v);
 /* An id that is already taken shows the content added last; both contents lead to it. */
-MUST_CHECK int vocab_add(struct vocab *v, const char *s, size_t n, int64_t id, enum token_kind kind, struct err *e);
+MUST_CHECK int vocab_add(struct vocab *v, const char *s, size_t n, int64_t id, enum token_kind kind,
+                         struct err *e);
 MUST_CHECK int vocab_reserve(struct vocab *v, size_t n_tokens); // 0 or ERR_NOMEM
 int32_t vocab_find(const struct vocab *v, const char *s, size_t n, enum token_kind kind); // -1: absent
 bool vocab_bytes(const struct vocab *v, int32_t id, const char **s, size_t *n);
 
+
+/* Undoes the byte-level alphabet. Returns the bytes written to out (at most n), -1 if a character lies
+ * outside. */
+int64_t alphabet_decode(const char *s, size_t n, char *out);
 
 /* A vocabulary entry as written in a file: in the alphabet if it can be, else raw. */
 MUST_CHECK int vocab_add_written(struct vocab *v, const char *s, size_t n, int64_t id, struct err *e);

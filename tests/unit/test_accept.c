@@ -1,6 +1,7 @@
 /* Acceptance of drafts. The law of the emitted text is computed, not sampled: an enumerating source of
- * randomness walks every outcome of accept_exact with its weight, drafts included, and the result is compared with
- * the target's law. Faulty variants must be seen. Seeded acceptance must give the plain draw's text. */
+ * randomness walks every outcome of accept_exact with its weight, drafts included, and the result is
+ * compared with the target's law. Faulty variants must be seen. Seeded acceptance must give the plain
+ * draw's text. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -368,7 +369,8 @@ static void test_faults_are_seen(void **state)
         test_counter = 0;
         planted = (enum fault)fault;
         while (each_family(&f, &at))
-            worst = fmax(worst, law_error(&f, fault < Q_NOT_TEMPERED ? block_again : accept_exact, planted, &length));
+            worst = fmax(worst, law_error(&f, fault < Q_NOT_TEMPERED ? block_again : accept_exact, planted,
+                                          &length));
         planted = NONE;
         print_message("fault \"%s\": error %.1e\n", fault_names[fault], worst);
         if (fault == NONE)
@@ -478,8 +480,8 @@ static int32_t pick_slowly(const struct dist *p, const struct noise *at)
     int32_t pick = -1;
     for (int i = 0; i < p->n; i++) {
         uint32_t key[2] = {(uint32_t)at->seed, (uint32_t)(at->seed >> 32)}, out[4];
-        philox4x32(key, (uint32_t[4]){(uint32_t)p->id[i], (uint32_t)at->index, (uint32_t)(at->index >> 32), at->choice},
-                   out);
+        uint32_t ctr[4] = {(uint32_t)p->id[i], (uint32_t)at->index, (uint32_t)(at->index >> 32), at->choice};
+        philox4x32(key, ctr, out);
         double v = -log64(rng_unit(out[0], out[1])) / p->p[i];
         if (pick < 0 || v < best || (v == best && p->id[i] < pick))
             best = v, pick = p->id[i];
@@ -497,7 +499,7 @@ static void test_pick_skips_nothing_that_wins(void **state)
         p.n = 3000;
         for (int i = 0; i < p.n; i++) {
             p.id[i] = i * 7 % 3000;
-            p.p[i] = shape == 0 ? 1 : shape == 1 ? exp(-0.01 * i) : shape == 2 ? exp(-0.2 * i) : pow(i + 1, -1.1);
+            p.p[i] = shape == 3 ? pow(i + 1, -1.1) : exp(-0.1 * shape * shape * i);
             sum += p.p[i];
         }
         for (int i = 0; i < p.n; i++)

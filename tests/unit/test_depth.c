@@ -100,7 +100,8 @@ static struct result simulate(const struct scenario *s, uint32_t seed)
         int available = DEPTH_MAX, kept = 0;
         struct depth_plan p = depth_choose(&c, &available, s->tokens - tokens - 1);
         double jitter = 1 + s->noise * (2 * frand() - 1) + (s->noise > 0 && frand() < 0.005 ? 3 : 0);
-        double took = verify_time(s->m, p.depth + 1) + p.depth * s->m->draft; // noise would hit plain decoding as well
+        // noise would hit plain decoding as well
+        double took = verify_time(s->m, p.depth + 1) + p.depth * s->m->draft;
         for (double a = text->first; kept < p.depth && frand() < a; a *= text->fall)
             kept++;
         depth_report(&c, p, p.depth, kept, kept + 1, p.depth * s->m->draft * jitter,
@@ -146,18 +147,19 @@ static void test_stationary(void **state)
     static const struct text texts[] = {{0, 1}, {0.3, 1}, {0.6, 1}, {0.9, 1}, {0.92, 0.93}, {0.85, 0.5}};
     static const struct machine *const machines[] = {&cheap, &middle, &dear};
     (void)state;
-    print_message("%-7s %-19s %9s %6s | time by plain: mean worst | late, by best fixed: mean worst | first 64 worst\n",
-                  "machine", "known", "a", "noise");
+    print_message("%-7s %-19s %9s %6s | time by plain: mean worst | late, by best fixed: mean worst |"
+                  " first 64 worst\n", "machine", "known", "a", "noise");
     for (int m = 0; m < 3; m++)
         for (int k = 0; k < N_KNOWLEDGE; k++)
             for (int a = 0; a < 6; a++)
                 for (int noisy = 0; noisy < 2; noisy++) {
-                    struct scenario s = {machines[m], texts[a], {0, 0}, 0, 2000, (enum knowledge)k, noisy ? 0.05 : 0};
+                    struct scenario s = {machines[m], texts[a], {0, 0}, 0, 2000, (enum knowledge)k, noisy * 0.05};
                     struct result mean, worst;
                     run(&s, &mean, &worst);
-                    print_message("%-7s %-19s %.2f*%.2f %6.2f |           %.3f %.3f |                 %.3f %.3f | %.3f\n",
-                                  s.m->name, knowledge_names[k], s.text.first, s.text.fall, s.noise, mean.vs_plain,
-                                  worst.vs_plain, mean.vs_best, worst.vs_best, worst.early);
+                    print_message("%-7s %-19s %.2f*%.2f %6.2f |           %.3f %.3f |", s.m->name,
+                                  knowledge_names[k], s.text.first, s.text.fall, s.noise, mean.vs_plain,
+                                  worst.vs_plain);
+                    print_message("                 %.3f %.3f | %.3f\n", mean.vs_best, worst.vs_best, worst.early);
                     assert_true(worst.vs_plain <= 1 / 0.98);
                     assert_true(mean.vs_best <= 1.03);
                     if (!noisy && k != COSTS_AND_WRONG_PRIOR)
@@ -175,16 +177,21 @@ static void test_changes(void **state)
         struct scenario s = {m ? &middle : &cheap, good, bad, 1000, 2000, COSTS, 0.05};
         struct result mean, worst;
         run(&s, &mean, &worst);
-        print_message("%s: 0.9 then 0: second half %.3f, worst %.3f of plain\n", s.m->name, mean.second, worst.second);
+        print_message("%s: 0.9 then 0: second half %.3f, worst %.3f of plain\n", s.m->name, mean.second,
+                      worst.second);
         assert_true(worst.second <= 1.03 && worst.vs_plain < 0.9);
         s.text = bad, s.later = good;
         run(&s, &mean, &worst);
-        print_message("%s: 0 then 0.9: second half %.3f, worst %.3f of plain\n", s.m->name, mean.second, worst.second);
+        print_message("%s: 0 then 0.9: second half %.3f, worst %.3f of plain\n", s.m->name, mean.second,
+                      worst.second);
         assert_true(worst.second <= 0.85);
     }
 }
 
-static bool is_plan(struct depth_plan p, int drafter, int depth) { return p.drafter == drafter && p.depth == depth; }
+static bool is_plan(struct depth_plan p, int drafter, int depth)
+{
+    return p.drafter == drafter && p.depth == depth;
+}
 
 /* Nothing known: plain until the budget pays for a look. */
 static void test_plain_until_budget(void **state)
@@ -201,7 +208,8 @@ static void test_plain_until_budget(void **state)
             depth_report(&c, p, 0, 0, 1, 0, 0.02);
     }
     assert_true(first >= 64 && first < 200);
-    assert_true(depth_expect(&c, (struct depth_plan){-1, 0}) > 49 && depth_expect(&c, (struct depth_plan){0, 1}) == 0);
+    assert_true(depth_expect(&c, (struct depth_plan){-1, 0}) > 49);
+    assert_true(depth_expect(&c, (struct depth_plan){0, 1}) == 0);
 }
 
 /* Known costs and a good prior: from the first round, not deeper than two at once. */
@@ -247,7 +255,8 @@ static void test_fixed(void **state)
 }
 
 /* A head (drafter 0) and a copy drafter (1) that has a match in four rounds of ten. */
-static double with_copy(double copy_accept, double head_accept, int *copied, int *longest, struct depth_ctl *c)
+static double with_copy(double copy_accept, double head_accept, int *copied, int *longest,
+                        struct depth_ctl *c)
 {
     int max[2] = {4, 24}, tokens = 0;
     double time = 0;
@@ -296,7 +305,8 @@ static void test_copy_drafter(void **state)
     assert_true(is_plan(depth_choose(&c, &available, 1000), -1, 0));
 }
 
-/* All costs grow by half while the context grows: still never slower, and plain decoding is measured again. */
+/* All costs grow by half while the context grows: still never slower, and plain decoding is measured
+ * again. */
 static void test_growing_context(void **state)
 {
     static const double accepts[] = {0, 0.15, 0.3, 0.6};

@@ -124,7 +124,8 @@ static void test_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp_accuracy), cmocka_unit_test(test_exp_edges), cmocka_unit_test(test_log_accuracy),
+        cmocka_unit_test(test_exp_accuracy), cmocka_unit_test(test_exp_edges),
+        cmocka_unit_test(test_log_accuracy),
         cmocka_unit_test(test_log_edges),    cmocka_unit_test(test_bits), cmocka_unit_test(test_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,7 +46,8 @@ static void test_gtest(void **state)
 {
     (void)state;
     const double prob[4] = {0.5, 0.25, 0.25, 0};
-    const int64_t same[4] = {500, 250, 250, 0}, off[4] = {560, 220, 220, 0}, impossible[4] = {500, 250, 249, 1};
+    const int64_t same[4] = {500, 250, 250, 0}, off[4] = {560, 220, 220, 0};
+    const int64_t impossible[4] = {500, 250, 249, 1};
     struct gtest t = stats_gtest(same, prob, 4, 5);
     assert_true(t.g < 1e-9 && t.df == 2 && t.cells == 3 && t.p > 0.999);
     t = stats_gtest(off, prob, 4, 5);

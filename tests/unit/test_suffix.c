@@ -19,8 +19,8 @@ static uint32_t rand_below(uint32_t n)
     return out[0] % n;
 }
 
-/* The definition: of the SUFFIX_WALK last earlier occurrences of the last 6-gram (of the last 3-gram if there is
- * none) the longest match, the most recent among equals. */
+/* The definition: of the SUFFIX_WALK last earlier occurrences of the last 6-gram (of the last 3-gram if
+ * there is none) the longest match, the most recent among equals. */
 static struct suffix_match search(const int32_t *tok, int n)
 {
     struct suffix_match best = {0, 0};
