@@ -113,7 +113,7 @@ struct val js_case(struct jx *x, const struct str *s, enum js_case_how how)
 {
     struct sb *b = sb_new(x);
     int32_t before = 0, cp;
-    jx_spend(x, s->n / 8);
+    jx_spend(x, s->n / 2);
     for (size_t i = 0; i < s->n;) {
         int len = utf8_next(s->p + i, s->n - i, &cp);
         len = len ? len : 1;

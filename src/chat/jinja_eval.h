@@ -43,6 +43,7 @@ struct node {
     uint8_t type;
     uint8_t op;   // N_BINARY, N_COMPARE operand: operator; N_ARG: ARG_*; S_MACRO, S_CALL: USES_*
     bool flag;    // S_FOR: recursive; S_BLOCK: scoped; S_IF: an elif; N_BINARY: its left operand is a bare power
+    bool varies;  // not a constant: a name or a call is part of it
     bool lacks_builtin; // N_FILTER, N_TEST: unknown, an error once it is reached
     uint16_t height;
     int line;
@@ -50,6 +51,7 @@ struct node {
     const struct builtin *fn; // N_FILTER, N_TEST
     struct val v;             // N_CONST, S_DATA
     struct node *a, *b, *c, *kids, *body, *orelse, *next;
+    const struct sym **late; // of the body's scope, see jinja_scope.c; NULL ends it
 };
 
 struct template {
@@ -57,11 +59,13 @@ struct template {
     char *name;
     struct node *body;
     struct node *blocks; // S_BLOCK nodes, chained by c
+    const struct sym **late;
 };
 
 /* Both passes fail through x. Everything is allocated from x->a. */
 void jinja_parse(struct jx *x, struct template *t, const char *s, size_t n, const struct jinja_options *o);
 void jinja_check(struct jx *x, struct template *t); // resolves filters and tests, misplaced break and continue
+void jinja_scopes(struct jx *x, struct template *t); // finds late names
 void jinja_run(struct jx *x); // renders x->t into x->out
 
 /* ---- run time objects ---- */

@@ -38,8 +38,8 @@ FILTER(f_attr)
 {
     UNUSED_ARGS;
     struct val v;
-    if (self.t == V_UNDEF)
-        jx_fail_undef(x, self);
+    if (self.t == V_UNDEF && a[0].t == V_STR)
+        return jx_attr(x, self, a[0]);
     if (a[0].t != V_STR)
         jx_fail(x, JINJA_TYPE, "attribute name must be string, not '%s'", jv_type_name(a[0]));
     return jx_own_attr(x, self, a[0], &v) ? v : jv_undef_name(x, self, a[0], false);
@@ -80,7 +80,7 @@ FILTER(f_int)
     struct val dflt = or_default(a[0], jv_int(0)), v = dflt;
     double f;
     bool ok = true;
-    int64_t base = a[1].t == V_MISSING ? 10 : jv_index(x, a[1], "base");
+    int64_t base = a[1].t == V_MISSING ? 10 : jv_is_int(a[1]) ? jv_index(x, a[1], "base") : -1;
     if (self.t == V_UNDEF)
         jx_fail_undef(x, self);
     if (self.t == V_STR || self.t == V_BYTES) {
@@ -220,17 +220,16 @@ FILTER(f_batch)
 {
     UNUSED_ARGS;
     const struct list *l = jv_items(x, self);
-    int64_t per = jv_index(x, a[0], "linecount");
     struct list_builder out = {0}, row = {0};
     bool fill = a[1].t != V_MISSING && a[1].t != V_NONE;
     for (size_t i = 0; i < l->n; i++) {
-        if ((int64_t)row.n == per) {
+        if (jv_equal(x, jv_int((int64_t)row.n), a[0])) {
             lb_add(x, &out, lb_take(x, &row, V_LIST));
             row = (struct list_builder){0};
         }
         lb_add(x, &row, l->v[i]);
     }
-    while (row.n && fill && (int64_t)row.n < per)
+    while (row.n && fill && jv_compare(x, jv_int((int64_t)row.n), a[0], "<") < 0)
         lb_add(x, &row, a[1]);
     if (row.n)
         lb_add(x, &out, lb_take(x, &row, V_LIST));
@@ -283,20 +282,18 @@ FILTER(f_dictsort)
         lb_add(x, &keys, with_case ? k : ignore_case(x, k));
     }
     struct list l = {.v = b.v, .n = b.n};
-    return sorted(x, &l, keys.v, truth_or(x, a[2], false));
+    return sorted(x, &l, keys.v, a[2].t != V_MISSING && jv_index(x, a[2], "reverse"));
 }
 
-/* Sort keys of "a,b.c": the list of those attributes. */
+/* Sort key: the list of the attributes that "a,b.c" names, or of the item itself. */
 static struct val sort_key(struct jx *x, struct val item, struct val attribute, bool with_case)
 {
     struct list_builder b = {0};
-    if (attribute.t != V_STR) {
-        item = jx_path(x, item, attribute, (struct val){0});
-        return with_case ? item : ignore_case(x, item);
-    }
-    const struct list *paths = js_split(x, attribute.u.s, jv_text(x, ",").u.s, -1, false).u.l;
-    for (size_t i = 0; i < paths->n; i++) {
-        struct val v = jx_path(x, item, paths->v[i], (struct val){0});
+    const struct list *paths = NULL;
+    if (attribute.t == V_STR)
+        paths = js_split(x, attribute.u.s, jv_text(x, ",").u.s, -1, false).u.l;
+    for (size_t i = 0; i < (paths ? paths->n : 1); i++) {
+        struct val v = jx_path(x, item, paths ? paths->v[i] : attribute, (struct val){0});
         lb_add(x, &b, with_case ? v : ignore_case(x, v));
     }
     return lb_take(x, &b, V_LIST);
@@ -309,7 +306,7 @@ FILTER(f_sort)
     struct val *keys = jx_alloc(x, l->n * sizeof *keys);
     for (size_t i = 0; i < l->n; i++)
         keys[i] = sort_key(x, l->v[i], a[2], truth_or(x, a[1], false));
-    return sorted(x, l, keys, truth_or(x, a[0], false));
+    return sorted(x, l, keys, a[0].t != V_MISSING && jv_index(x, a[0], "reverse"));
 }
 
 static struct val attr_key(struct jx *x, struct val item, struct val attribute, bool with_case, struct val dflt)

@@ -155,13 +155,14 @@ FILTER_TYPE(f_truncate)
     UNUSED_ARGS;
     int64_t length = a[0].t == V_MISSING ? 255 : jv_index(x, a[0], "length"), leeway = given(a[3]) ? jv_index(x, a[3], "leeway") : 5;
     struct val end = a[2].t == V_MISSING ? jv_text(x, "...") : a[2];
-    const struct str *tail = need_str(x, end, "truncate"), *s = need_str(x, self, "truncate");
+    const struct str *tail = need_str(x, end, "truncate"), *s;
     if (length < (int64_t)tail->n_chars)
         jx_fail(x, JINJA_VALUE, "expected length >= %zu, got %lld", tail->n_chars, (long long)length);
     if (leeway < 0)
         jx_fail(x, JINJA_VALUE, "expected leeway >= 0, got %lld", (long long)leeway);
-    if ((int64_t)s->n_chars <= length + leeway)
+    if (jx_len(x, self) <= length + leeway)
         return self;
+    s = need_str(x, self, "truncate");
     size_t cut = (size_t)js_index_byte(s, (size_t)length - tail->n_chars);
     if (!truth_or(x, a[1], false))
         for (size_t i = cut; i-- > 0;)
@@ -236,6 +237,7 @@ static void wrap_line(struct jx *x, struct list_builder *lines, const struct str
             continue;
         }
         size_t from = has ? start : i;
+        jx_spend(x, 1 + (e - from) / 16);
         if ((int64_t)utf8_count(s->p + from, e - from) <= width) {
             start = from;
             end = e;
@@ -451,7 +453,7 @@ FILTER_TYPE(f_filesizeformat)
         return jv_text(x, "1 Byte");
     int i = 0;
     if (bytes < base) {
-        snprintf(s, sizeof s, "%.0f Bytes", trunc(bytes));
+        snprintf(s, sizeof s, "%.0f Bytes", trunc(bytes) + 0.0); // + 0.0: no -0
     } else {
         for (; i < 7 && bytes >= unit; i++)
             unit *= base;

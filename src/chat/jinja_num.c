@@ -487,6 +487,8 @@ static struct val true_divide(struct jx *x, struct val a, struct val b)
 
 static struct val int_arith(struct jx *x, char op, struct val a, struct val b)
 {
+    a = a.t == V_BOOL ? jv_int(a.u.b) : a;
+    b = b.t == V_BOOL ? jv_int(b.u.b) : b;
     if ((op == '/' || op == 'f' || op == '%') && jn_sign(b) == 0)
         jx_fail(x, JINJA_VALUE, op == '/' ? "division by zero" : "integer division or modulo by zero");
     if (op == '/')

@@ -275,7 +275,7 @@ bool jx_own_attr(struct jx *x, struct val obj, struct val name, struct val *out)
 struct val jx_attr(struct jx *x, struct val obj, struct val name)
 {
     struct val v;
-    if (obj.t == V_UNDEF)
+    if (obj.t == V_UNDEF && !is_internal(obj, name.u.s->p, name.u.s->n))
         jx_fail_undef(x, obj);
     if (jx_own_attr(x, obj, name, &v))
         return v;

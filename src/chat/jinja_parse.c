@@ -46,6 +46,7 @@ static struct node *node(struct parser *p, enum node_type type)
     n->type = (uint8_t)type;
     n->line = p->tok->line;
     n->height = 1;
+    n->varies = type == N_NAME || type == N_CALL;
     return n;
 }
 
@@ -53,6 +54,7 @@ static void grow(struct parser *p, struct node *n, const struct node *child)
 {
     if (child && child->height >= n->height)
         n->height = (uint16_t)(child->height + 1);
+    n->varies |= child && child->varies;
     if (n->height > JX_MAX_TREE)
         jx_fail(p->x, JINJA_LIMIT, "an expression of the template is longer than the limit of %d steps", JX_MAX_TREE);
 }
@@ -317,7 +319,7 @@ static void call_args(struct parser *p, struct node *n)
             arg->op = ARG_KEY;
             arg->name = need_name(p);
             p->tok++;
-            for (const struct node *k = n->kids; k; k = k->next)
+            for (const struct node *k = n->kids; k; k = k->next, jx_spend(p->x, 1))
                 if (k->name == arg->name)
                     jx_fail(p->x, JINJA_SYNTAX, "keyword argument repeated: %s", arg->name->s);
         }
@@ -639,7 +641,7 @@ static void signature(struct parser *p, struct node *n)
             need_op(p, ',', "','");
         struct node *param = node(p, N_ARG);
         param->name = target_name(p);
-        for (const struct node *k = n->kids; k; k = k->next)
+        for (const struct node *k = n->kids; k; k = k->next, jx_spend(p->x, 1))
             if (k->name == param->name)
                 jx_fail(p->x, JINJA_SYNTAX, "duplicate argument '%s'", param->name->s);
         if (take_op(p, '=')) {
@@ -743,7 +745,7 @@ static struct node *parse_block(struct parser *p)
 {
     struct node *n = node(p, S_BLOCK);
     n->name = need_name(p);
-    for (const struct node *b = p->t->blocks; b; b = b->c)
+    for (const struct node *b = p->t->blocks; b; b = b->c, jx_spend(p->x, 1))
         if (b->name == n->name)
             jx_fail(p->x, JINJA_SYNTAX, "block '%s' defined twice", n->name->s);
     n->c = p->t->blocks;

@@ -34,9 +34,9 @@ int64_t js_find(struct jx *x, const struct str *s, const struct str *needle, siz
         jx_spend(x, (j - i) / 32);
         if (!at)
             return -1;
+        jx_spend(x, needle->n / 64);
         if (!memcmp(at, needle->p, needle->n))
             return (int64_t)j;
-        jx_spend(x, needle->n / 64);
         i = j + 1;
     }
     return -1;
@@ -47,12 +47,14 @@ int64_t js_rfind(struct jx *x, const struct str *s, const struct str *needle, si
     if (from > to || needle->n > to - from)
         return -1;
     for (size_t i = to - needle->n;; i--) {
+        if (needle->n && s->p[i] == needle->p[0])
+            jx_spend(x, needle->n / 64);
         if (!memcmp(s->p + i, needle->p, needle->n) && (i == s->n || ((uint8_t)s->p[i] & 0xC0) != 0x80))
             return (int64_t)i;
         if (i == from)
             return -1;
         if (i % 16 == 0)
-            jx_spend(x, 1 + needle->n / 64);
+            jx_spend(x, 1);
     }
 }
 
@@ -120,6 +122,10 @@ static struct val affixes(struct jx *x, struct val self, const struct val *a, bo
 {
     size_t i, j;
     const char *what = at_end ? "endswith first arg" : "startswith first arg";
+    for (size_t k = 0; a[0].t == V_TUPLE && k < a[0].u.l->n; k++)
+        text_arg(x, a[0].u.l->v[k], what);
+    if (a[0].t != V_TUPLE)
+        text_arg(x, a[0], what);
     if (!window(x, self.u.s, a[1], a[2], &i, &j))
         return jv_bool(false);
     if (a[0].t != V_TUPLE)
@@ -135,10 +141,11 @@ METHOD(endswith) { UNUSED_ARGS; return affixes(x, self, a, true); }
 
 /* ---- cutting and joining -------------------------------------------------------------------------- */
 
-static bool strips(const struct str *chars, const char *c, size_t n, int32_t cp)
+static bool strips(struct jx *x, const struct str *chars, const char *c, size_t n, int32_t cp)
 {
     if (!chars)
         return jx_is_space(cp);
+    jx_spend(x, 1 + chars->n / 16);
     for (size_t i = 0; i + n <= chars->n; i++)
         if (!memcmp(chars->p + i, c, n))
             return true;
@@ -152,7 +159,7 @@ struct val js_strip(struct jx *x, const struct str *s, const struct str *chars, 
     while (left && i < j) {
         int len = utf8_next(s->p + i, j - i, &cp);
         len = len ? len : 1;
-        if (!strips(chars, s->p + i, (size_t)len, cp))
+        if (!strips(x, chars, s->p + i, (size_t)len, cp))
             break;
         i += (size_t)len;
     }
@@ -161,11 +168,11 @@ struct val js_strip(struct jx *x, const struct str *s, const struct str *chars, 
         while (k > i && ((uint8_t)s->p[k] & 0xC0) == 0x80)
             k--;
         utf8_next(s->p + k, j - k, &cp);
-        if (!strips(chars, s->p + k, j - k, cp))
+        if (!strips(x, chars, s->p + k, j - k, cp))
             break;
         j = k;
     }
-    jx_spend(x, (s->n - (j - i)) / 8 * (chars ? chars->n + 1 : 1));
+    jx_spend(x, (s->n - (j - i)) / 16);
     return js_part(x, s, i, j);
 }
 
@@ -287,7 +294,7 @@ struct val js_lines(struct jx *x, const struct str *s, bool keep_ends)
     return lb_take(x, &b, V_LIST);
 }
 
-METHOD(splitlines) { UNUSED_ARGS; return js_lines(x, self.u.s, a[0].t != V_MISSING && jv_truth(x, a[0])); }
+METHOD(splitlines) { UNUSED_ARGS; return js_lines(x, self.u.s, a[0].t != V_MISSING && jv_index(x, a[0], "keepends")); }
 
 static struct val partition(struct jx *x, struct val self, const struct val *a, bool from_right)
 {

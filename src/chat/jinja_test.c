@@ -59,8 +59,8 @@ TEST(t_sameas)
 
 TEST(t_lower) { UNUSED_ARGS; struct args none = {0}; struct val s = jv_to_str(x, self); return jx_run_builtin(x, jinja_find_method(s, "islower", 7), s, &none); }
 TEST(t_upper) { UNUSED_ARGS; struct args none = {0}; struct val s = jv_to_str(x, self); return jx_run_builtin(x, jinja_find_method(s, "isupper", 7), s, &none); }
-TEST(t_filter) { UNUSED_ARGS; return jv_bool(self.t == V_STR && jinja_find_filter(self.u.s->p, self.u.s->n)); }
-TEST(t_test) { UNUSED_ARGS; return jv_bool(self.t == V_STR && jinja_find_test(self.u.s->p, self.u.s->n)); }
+TEST(t_filter) { UNUSED_ARGS; jv_hash(x, self); return jv_bool(self.t == V_STR && jinja_find_filter(self.u.s->p, self.u.s->n)); }
+TEST(t_test) { UNUSED_ARGS; jv_hash(x, self); return jv_bool(self.t == V_STR && jinja_find_test(self.u.s->p, self.u.s->n)); }
 
 static const struct builtin tests[] = {
     {"odd", "", t_odd}, {"even", "", t_even}, {"divisibleby", "num", t_divisibleby}, {"defined", "", t_defined},

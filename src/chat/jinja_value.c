@@ -1,6 +1,6 @@
 /* Values: memory, construction, truth, equality, order, dicts, and strings that remember where each of their
  * bytes came from. */
-#include "chat/jinja_value.h"
+#include "chat/jinja_str.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -283,12 +283,9 @@ bool jv_truth(struct jx *x, struct val v)
 
 int32_t jv_from(struct val v)
 {
-    if (v.t != V_STR)
-        return v.t <= V_FLOAT ? v.from : FROM_TPL;
-    int32_t from = v.u.s->from;
-    for (int i = 0; v.u.s->runs && i < v.u.s->n_runs; i++)
-        from = i == 0 || v.u.s->runs[i].from > from ? v.u.s->runs[i].from : from;
-    return from;
+    if (v.t == V_STR || v.t == V_BYTES)
+        return v.u.s->runs ? FROM_USER : v.u.s->from; // mixed: some of it is the user's
+    return v.t <= V_FLOAT ? v.from : FROM_TPL;
 }
 
 static int bytes_compare(const struct str *a, const struct str *b)
@@ -389,27 +386,13 @@ int jv_compare(struct jx *x, struct val a, struct val b, const char *op)
     return c;
 }
 
-static bool contains_text(struct jx *x, const struct str *box, const struct str *s)
-{
-    jx_spend(x, box->n / 16);
-    for (size_t i = 0; s->n && i + s->n <= box->n; i++) {
-        const char *at = memchr(box->p + i, s->p[0], box->n - s->n - i + 1);
-        if (!at)
-            return false;
-        i = (size_t)(at - box->p);
-        if (!memcmp(at, s->p, s->n))
-            return true;
-    }
-    return s->n == 0;
-}
-
 bool jv_in(struct jx *x, struct val item, struct val box)
 {
     switch (box.t) {
     case V_STR:
         if (item.t != V_STR)
             jx_fail(x, JINJA_TYPE, "'in <string>' requires string as left operand, not %s", jv_type_name(item));
-        return contains_text(x, box.u.s, item.u.s);
+        return js_find(x, box.u.s, item.u.s, 0, box.u.s->n) >= 0;
     case V_DICT:
         return jd_find(x, box.u.d, item) != NULL;
     case V_VIEW:
@@ -527,6 +510,7 @@ uint32_t js_hash(const char *s, size_t n)
 uint32_t jv_hash(struct jx *x, struct val v)
 {
     uint32_t h = v.t;
+    jx_spend(x, 1);
     switch (v.t) {
     case V_BOOL:
     case V_INT:
@@ -538,6 +522,7 @@ uint32_t jv_hash(struct jx *x, struct val v)
     }
     case V_STR:
     case V_BYTES:
+        jx_spend(x, v.u.s->n / 32);
         return js_hash(v.u.s->p, v.u.s->n);
     case V_TUPLE:
         jx_enter(x);
@@ -698,6 +683,19 @@ void sb_chr(struct sb *b, int32_t cp, int32_t from)
     sb_add(b, s, (size_t)utf8_put(cp, s), from);
 }
 
+static int run_at(const struct str *s, size_t i)
+{
+    int lo = 0, hi = s->n_runs - 1;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (s->runs[mid].end > i)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo;
+}
+
 void sb_part(struct sb *b, const struct str *s, size_t i, size_t j)
 {
     if (i == j)
@@ -706,15 +704,7 @@ void sb_part(struct sb *b, const struct str *s, size_t i, size_t j)
         sb_add(b, s->p + i, j - i, s->from);
         return;
     }
-    int lo = 0, hi = s->n_runs - 1; // the run that i lies in
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (s->runs[mid].end > i)
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    for (int r = lo; i < j; r++) {
+    for (int r = run_at(s, i); i < j; r++) {
         size_t end = r == s->n_runs - 1 || s->runs[r].end > j ? j : s->runs[r].end;
         sb_add(b, s->p + i, end - i, s->runs[r].from);
         i = end;
@@ -727,9 +717,20 @@ void sb_pad(struct sb *b, const struct str *fill, int64_t n)
 {
     if (n > 0 && fill->n && (uint64_t)n > JX_MAX_TEXT / fill->n)
         jx_fail(b->x, JINJA_LIMIT, "the template makes a text longer than the limit of %d MiB", JX_MAX_TEXT >> 20);
-    for (int64_t i = 0; fill->n && i < n; i++)
-        sb_str(b, fill);
-    jx_spend(b->x, n > 0 ? (uint64_t)n / 16 : 0);
+    if (n <= 0 || !fill->n)
+        return;
+    size_t start = b->n, all = (size_t)n * fill->n;
+    reserve(b, all);
+    if (fill->runs) {
+        for (int64_t i = 0; i < n; i++)
+            sb_str(b, fill);
+        return;
+    }
+    sb_str(b, fill);
+    for (size_t have; (have = b->n - start) < all;) { // what is there is copied behind itself
+        size_t more = have < all - have ? have : all - have;
+        sb_add(b, b->p + start, more, fill->from);
+    }
 }
 
 struct val sb_take(struct sb *b)
@@ -772,10 +773,7 @@ struct val js_part(struct jx *x, const struct str *s, size_t i, size_t j)
 
 int32_t js_from_at(const struct str *s, size_t i)
 {
-    for (int r = 0; s->runs && r < s->n_runs; r++)
-        if (i < s->runs[r].end || r == s->n_runs - 1)
-            return s->runs[r].from;
-    return s->from;
+    return s->runs ? s->runs[run_at(s, i)].from : s->from;
 }
 
 int64_t js_index_byte(const struct str *s, size_t i)

@@ -46,6 +46,7 @@ int template_parse(struct template **t, const char *s, size_t n, const struct ji
     if (!setjmp(x->env)) {
         jinja_parse(x, tp, s, n, o);
         jinja_check(x, tp);
+        jinja_scopes(x, tp);
     }
     tp->a = x->a;
     free(x);
