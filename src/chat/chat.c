@@ -1,5 +1,6 @@
 #include "chat/chat.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
