@@ -57,10 +57,12 @@ static char *find_demo(void)
             if (!slash)
                 break;
             *slash = 0;
-            char *p = path_join(exe, "models/demo");
-            if (file_exists(p))
-                return p;
-            free(p);
+            for (int i = 0; i < 2; i++) {
+                char *p = path_join(exe, i ? "share/foresay/models/demo" : "models/demo");
+                if (file_exists(p))
+                    return p;
+                free(p);
+            }
         }
     }
     for (int i = 0; i < 2; i++)
