@@ -248,7 +248,8 @@ void seq_commit(struct engine *g, int seq, int n)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------------ */
 
-/* Groups the rows by sequence, in order of first appearance, and checks them. Fills token, pos, runs, from. */
+/* Groups the rows by sequence, in order of first appearance, and checks them. Fills token, pos, runs, from.
+ * Changes no sequence: a step that is refused has not happened. */
 static int lay_out(struct engine *g, const struct row *rows, int n, struct step *step, struct err *e)
 {
     int n_runs = 0, at = 0;
@@ -268,14 +269,14 @@ static int lay_out(struct engine *g, const struct row *rows, int n, struct step 
         if (!g->seq_rows[id])
             continue;
         struct seq *s = &g->seqs[id];
-        settle(g, s);
+        int len = s->len + s->step_final; // as settle will leave it
         struct run *r = &g->runs[n_runs++];
-        *r = (struct run){.slot = s->slot, .row0 = at, .pos0 = s->len, .state_pos = s->state_pos, .pages = s->pages};
+        *r = (struct run){.slot = s->slot, .row0 = at, .pos0 = len, .state_pos = s->state_pos, .pages = s->pages};
         for (int k = i; k < n; k++) {
             if (rows[k].seq != id)
                 continue;
             g->token[at] = rows[k].tok;
-            g->pos[at] = s->len + r->n;
+            g->pos[at] = len + r->n;
             g->run_of[at] = n_runs - 1;
             g->from[at++] = k;
             if (rows[k].want & ROW_FINAL) {
@@ -287,9 +288,9 @@ static int lay_out(struct engine *g, const struct row *rows, int n, struct step 
         }
         if (r->n - r->n_final > PROVISIONAL_MAX)
             return err_set(e, ERR_ARG, "sequence %d: more than %d provisional rows", id, PROVISIONAL_MAX);
-        if (s->len + r->n > g->max_pages * PAGE_TOKENS)
+        if (len + r->n > g->max_pages * PAGE_TOKENS)
             return err_set(e, ERR_LIMIT, "sequence %d would pass the context limit of %d tokens", id, g->max_pages * PAGE_TOKENS);
-        pages += own_pages(g, s, s->len, s->len + r->n, true);
+        pages += own_pages(g, s, len, len + r->n, true);
         g->seq_rows[id] = 0;
     }
     if (pages > g->n_free)
@@ -308,10 +309,11 @@ int engine_step(struct engine *g, const struct row *rows, int n, struct out *out
         n_logits += (rows[i].want & WANT_LOGITS) != 0;
     if (n_logits > g->logit_rows)
         return err_set(e, ERR_ARG, "a step gives logits for at most %d rows, not %d", g->logit_rows, n_logits);
-    for (int r = 0; r < step.n_runs; r++)
-        for (int id = 0; id < g->n_seqs; id++)
-            if (g->seqs[id].used && g->seqs[id].slot == g->runs[r].slot)
-                own_pages(g, &g->seqs[id], g->runs[r].pos0, g->runs[r].pos0 + g->runs[r].n, false);
+    for (int r = 0; r < step.n_runs; r++) {
+        struct seq *s = &g->seqs[rows[g->from[g->runs[r].row0]].seq];
+        settle(g, s);
+        own_pages(g, s, g->runs[r].pos0, g->runs[r].pos0 + g->runs[r].n, false);
+    }
     model_forward(g->m, &step);
     for (int r = 0; r < step.n_runs; r++) {
         struct seq *s = &g->seqs[rows[g->from[g->runs[r].row0]].seq];
