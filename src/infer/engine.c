@@ -344,12 +344,19 @@ int mtp_step(struct engine *g, const struct mtp_row *rows, int n, const struct s
              struct err *e)
 {
     struct backend *be = g->m->be;
-    int n_runs = 0, n_sel = 0;
+    int n_runs = 0, n_sel = 0, pages = 0;
     if (!g->head || n < 1 || n > g->max_rows)
         return err_set(e, ERR_ARG, "a draft step of %d rows without a usable head or beyond %d rows", n, g->max_rows);
+    memset(g->seq_rows, 0, (size_t)g->n_seqs * sizeof *g->seq_rows);
     for (int i = 0; i < n; i++) { // rows of one sequence are adjacent here
-        struct seq *s = &g->seqs[rows[i].seq];
         bool starts = !i || rows[i - 1].seq != rows[i].seq;
+        if (rows[i].seq < 0 || rows[i].seq >= g->n_seqs || !g->seqs[rows[i].seq].used)
+            return err_set(e, ERR_ARG, "draft row %d: sequence %d does not exist", i, (int)rows[i].seq);
+        if (rows[i].tok < 0 || rows[i].tok >= g->m->n_vocab)
+            return err_set(e, ERR_ARG, "draft row %d: token id %d is outside the vocabulary of %d", i, (int)rows[i].tok, g->m->n_vocab);
+        if (g->seq_rows[rows[i].seq]++ && (starts || !rows[i].hidden))
+            return err_set(e, ERR_ARG, "draft row %d: rows of one sequence must be adjacent, only the first may continue the last step", i);
+        struct seq *s = &g->seqs[rows[i].seq];
         if (starts)
             g->runs[n_runs++] = (struct run){.slot = s->slot, .row0 = i, .pos0 = s->mtp_len, .pages = s->pages};
         struct run *r = &g->runs[n_runs - 1];
@@ -360,15 +367,19 @@ int mtp_step(struct engine *g, const struct mtp_row *rows, int n, const struct s
         if (rows[i].want & WANT_LOGITS)
             g->sel[n_sel++] = i;
     }
+    if (n_sel && subset && !subset->n)
+        return err_set(e, ERR_ARG, "the draft vocabulary is empty");
     if (n_sel > g->logit_rows)
         return err_set(e, ERR_ARG, "a draft step gives logits for at most %d rows, not %d", g->logit_rows, n_sel);
     for (int r = 0; r < n_runs; r++) {
         struct seq *s = &g->seqs[rows[g->runs[r].row0].seq];
         int end = g->runs[r].pos0 + g->runs[r].n;
-        if (end > g->max_pages * PAGE_TOKENS || own_pages(g, s, g->runs[r].pos0, end, true) > g->n_free)
+        pages += own_pages(g, s, g->runs[r].pos0, end, true);
+        if (end > g->max_pages * PAGE_TOKENS || pages > g->n_free)
             return err_set(e, ERR_NOMEM, "no KV memory for the draft");
-        own_pages(g, s, g->runs[r].pos0, end, false);
     }
+    for (int r = 0; r < n_runs; r++)
+        own_pages(g, &g->seqs[rows[g->runs[r].row0].seq], g->runs[r].pos0, g->runs[r].pos0 + g->runs[r].n, false);
     for (int i = 0; i < n; i++)
         be->ops->write(be, BUF_HIDDEN, i, 1, rows[i].hidden ? rows[i].hidden : g->pair_hidden + (size_t)rows[i].seq * (size_t)g->ld);
     struct step step = {.n_rows = n, .n_runs = n_runs, .token = g->token, .pos = g->pos, .run_of = g->run_of, .runs = g->runs};

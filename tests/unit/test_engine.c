@@ -533,6 +533,9 @@ static void test_subset(void **state)
     struct mtp_out out;
     float *all = xcalloc(20 * V, 4);
     assert_int_equal(subset_new(g, &s, &e), 0);
+    pairs(seq_of(5), 1, 2, rows);
+    assert_int_equal(mtp(rows, 1, s, &out), ERR_ARG); // nothing to draft from
+    free_all();
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 6; i++)
             subset_add(g, s, ids[i]);
