@@ -472,7 +472,7 @@ int seq_load(struct engine *g, int seq, const void *p, size_t n, struct err *e)
     struct backend *be = g->m->be;
     struct saved h;
     if (n < sizeof h || (memcpy(&h, p, sizeof h), memcmp(h.magic, "FSSEQ01", 8)) || h.page_bytes != be->page_bytes ||
-        h.slot_bytes != be->slot_bytes || h.len < 0 || h.n_pages != (h.len + PAGE_TOKENS - 1) / PAGE_TOKENS || h.state_pos > h.len ||
+        h.slot_bytes != be->slot_bytes || h.len < 0 || h.len > INT32_MAX - PAGE_TOKENS || h.n_pages != (h.len + PAGE_TOKENS - 1) / PAGE_TOKENS || h.state_pos > h.len ||
         h.state_pos < 0 || h.len - h.state_pos > PROVISIONAL_MAX || h.mtp_len > (h.len > 1 ? h.len : 1) ||
         n != sizeof h + be->slot_bytes + (size_t)h.n_pages * be->page_bytes)
         return err_set(e, ERR_FORMAT, "saved sequence does not fit this model");
