@@ -120,11 +120,14 @@ static int take_draft(struct gen *q, int d, const float *logits, int32_t best, c
             int rc = dist_build(q->samp, &q->q[d], logits, q->in->n_valid, &q->r.sampling, q->hist);
             if (rc)
                 return rc;
-            struct noise at = {q->seed, q->r.choice, (uint64_t)q->n_tokens + (uint64_t)d};
+            struct noise at = {q->seed, q->r.choice, (uint64_t)q->n_tokens};
             if (q->r.acceptance == ACCEPT_SEEDED) {
+                at.index += (uint64_t)d; // the noise of the target's own draw there
                 id = noise_pick(&q->q[d], &at);
             } else {
-                struct rnd_counter c = {at, PURPOSE_DRAFT, 0};
+                /* Numbered within its round: a number that helped to decide this round (rejected drafts do)
+                 * must not return in the next, whose law would depend on it. */
+                struct rnd_counter c = {at, PURPOSE_DRAFT, (uint32_t)d};
                 struct rnd rnd = rnd_of(&c);
                 id = dist_draw(&q->q[d], &rnd);
             }
