@@ -43,6 +43,7 @@ struct gen_stats {
     int64_t drafted_by[N_DRAFTERS], kept_from[N_DRAFTERS];
     int64_t prefill_ns, first_ns, last_ns, start_ns; // first, last: times of the first and last emitted token
     int64_t draft_ns, verify_ns, decide_ns;
+    int64_t undraftable; // emitted tokens that the draft vocabulary lacked: what its reduction costs
     int prior_agreed, prior_n; // head against the prompt's own last tokens
     int reread_at;             // -1, or the first token index at which the kept prefix differed
 };
