@@ -339,9 +339,7 @@ void gen_emit(struct gen *q, int32_t id, int draft, int drafter)
     history_push(q->hist, id);
     if (suffix_append(q->suffix, id))
         q->uses_copy = false;
-    const struct subset *drafts = engine_draft_subset(q->g);
-    q->st.undraftable += drafts && !subset_has(drafts, id);
-    draft_vocabulary(q, &id, 1);
+    draft_vocabulary_emitted(q, id);
     if (is_eos)
         q->why = STOP_EOS;
     else if (q->in->tok)
