@@ -8,6 +8,7 @@ FUZZ_HOURS ?= 1
 $(GUARD)/schedule $(GUARD)/test_schedule: %: %.o $(GUARD)/schedule_core.o $(B)/libforesay.a
 	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
 $(GUARD)/test_schedule: | guard-models
+$(GUARD)/test_denormal: | build/models/tiny/config.json
 
 # True widths, small vocabularies. thin-27B has one layer of each kind: half a gigabyte. config.json is written last.
 build/models/tiny/config.json: MODEL := tiny mlx4 build/models/tiny

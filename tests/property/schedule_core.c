@@ -307,8 +307,8 @@ static void first_element(struct fuzz *f, enum row_kind kind, int text, int pos,
                     differ++;
                 }
             if (differ)
-                fprintf(stderr, "%d of %d elements differ, first %d: expected %a (%g), found %a (%g)\n", differ, n, first, (double)want[first],
-                        (double)want[first], (double)got[first], (double)got[first]);
+                fprintf(stderr, "%d of %d elements differ, first %d: expected %a (%g), found %a (%g)\n", differ, n, first,
+                        (double)want[first], (double)want[first], (double)got[first], (double)got[first]);
             else
                 fprintf(stderr, "the reference, computed anew, agrees with the row found: it changed between its two runs\n");
         }
@@ -696,7 +696,8 @@ static int plan_pairs(struct fuzz *f, struct pairs *all, struct mtp_row *rows, i
         for (int i = 0; i < m; i++) {
             int j = l->mtp + i;
             bool wanted = i == m - 1 || chance(f, 80);
-            rows[(*n_rows)++] = (struct mtp_row){seq, f->text[l->text].tok[j], hidden_at(f, l->text, j - 1), wanted ? WANT_LOGITS : 0};
+            rows[(*n_rows)++] = (struct mtp_row){seq, f->text[l->text].tok[j], hidden_at(f, l->text, j - 1),
+                                                 wanted ? WANT_LOGITS : 0};
         }
         room -= m;
         n++;
@@ -716,8 +717,8 @@ static void mtp_rows(struct fuzz *f)
         return;
     int rc = mtp_step(f->s.g, rows, n_rows, NULL, full, &mo, &e);
     for (int i = 0; i < n; i++)
-        trace(f, "pairs of %d (text %d, len %d): rows %d..%d%s", all[i].seq, f->live[all[i].seq].text, f->live[all[i].seq].len, all[i].first,
-              all[i].first + all[i].n - 1, rc ? ": no memory" : "");
+        trace(f, "pairs of %d (text %d, len %d): rows %d..%d%s", all[i].seq, f->live[all[i].seq].text, f->live[all[i].seq].len,
+              all[i].first, all[i].first + all[i].n - 1, rc ? ": no memory" : "");
     if (rc == ERR_NOMEM) {
         evict(f);
         return;
@@ -750,7 +751,7 @@ static void mtp_rows(struct fuzz *f)
     }
 }
 
-/* ---- rounds --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- rounds -------------------------------------------------------------------------------------------------- */
 
 static void one_operation(struct fuzz *f)
 {

@@ -112,8 +112,8 @@ static void watch(const char *path, int n_tokens)
 {
     struct err e = {0};
     struct package *p;
-    struct backend *be;
-    struct model *m;
+    struct backend *be = NULL;
+    struct model *m = NULL;
     struct mtp_head head;
     struct engine *g;
     struct backend_options bo = {.threads = 1, .isa = "scalar"};
