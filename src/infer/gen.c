@@ -275,6 +275,8 @@ int gen_prefill(struct gen *q, int max_rows, int *done, struct err *e)
     int64_t t0 = clock_ns();
     for (int read = 0; seq_len(q->g, q->seq) < q->n_prompt && (!max_rows || read < max_rows);) {
         int first = seq_len(q->g, q->seq), n = q->n_prompt - first < room ? q->n_prompt - first : room;
+        if (max_rows && n > max_rows - read)
+            n = max_rows - read;
         struct out out;
         for (int i = 0; i < n; i++)
             rows[i] = (struct row){q->seq, q->tokens[first + i], (uint8_t)(ROW_FINAL | (q->uses_mtp || i == n - 1 ? WANT_HIDDEN : 0))};
