@@ -70,11 +70,11 @@ int draft_prime(struct gen *q, const float *hidden, int n, int first, struct err
     struct subset *subset = engine_draft_subset(q->g);
     struct mtp_row rows[PEND_MAX + BLOCK];
     int end = first + n, last_pair = end < q->n_prompt ? end : q->n_prompt - 1; // head rows up to here can be made now
-    int rc = 0, at = seq_mtp_len(q->g, q->seq);
+    int rc = 0, at = seq_mtp_len(q->g, q->seq), block = engine_max_rows(q->g) < BLOCK ? engine_max_rows(q->g) : BLOCK;
     while (at <= last_pair && !rc) {
         struct mtp_out out;
         int k = 0, wants[BLOCK + PEND_MAX], n_wants = 0;
-        for (; at + k <= last_pair && k < BLOCK; k++) {
+        for (; at + k <= last_pair && k < block; k++) {
             int h = at + k - 1; // hidden of the token before
             const float *row = h < first ? q->pend + (size_t)(h - (seq_mtp_len(q->g, q->seq) - 1)) * ld : hidden + (size_t)(h - first) * ld;
             /* teacher forcing on the prompt's last tokens: what the head would have drafted, and what came */
