@@ -94,11 +94,9 @@ int draft_prime(struct gen *q, const float *hidden, int n, int first, struct err
         return rc;
     memcpy(q->pend, hidden + (size_t)(n - 1) * ld, ld * sizeof *q->pend); // the newest hidden waits for its token
     q->n_pend = 1;
-    if (end == q->n_prompt) {
-        q->mtp_ready = true;
-        if (q->st.prior_n)
-            depth_prior(&q->depth, DRAFTER_MTP, q->st.prior_agreed, q->st.prior_n);
-    }
+    q->mtp_ready = true;
+    if (end == q->n_prompt && q->st.prior_n)
+        depth_prior(&q->depth, DRAFTER_MTP, q->st.prior_agreed, q->st.prior_n);
     return 0;
 }
 

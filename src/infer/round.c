@@ -152,10 +152,16 @@ static int verify(struct gen **q, int n, struct err *e)
     int64_t t0 = clock_ns();
     int rc = engine_step(q[0]->g, rows, n_rows, &out, e);
     int64_t step_ns = clock_ns() - t0;
-    for (int i = 0; i < n && !rc; i++) {
+    if (rc)
+        return rc;
+    for (int i = 0; i < n; i++) { // what happened in the step is settled for all, whoever fails
         int before = q[i]->n_tokens, k = 1 + q[i]->n_x;
         int64_t t1 = clock_ns();
-        rc = gen_decide(q[i], out.logits + (size_t)at * (size_t)q[i]->in->m->n_vocab, k, e);
+        int failed = gen_decide(q[i], out.logits + (size_t)at * (size_t)q[i]->in->m->n_vocab, k, e);
+        if (failed) {
+            gen_cancel(q[i]);
+            rc = rc ? rc : failed;
+        }
         int64_t decide_ns = clock_ns() - t1;
         q[i]->st.decide_ns += decide_ns;
         settle_round(q[i], before, out.hidden + (size_t)at * (size_t)engine_hidden_ld(q[i]->g), step_ns / n + decide_ns);
@@ -186,5 +192,7 @@ int gen_round(struct gen **q, int n, struct err *e)
         rc = verify(q + first, k, e);
         first += k;
     }
+    for (int i = 0; i < n && rc; i++)
+        q[i]->mtp_ready = false; // the head's rows may lag behind: the next answer reads the prompt again
     return rc;
 }
