@@ -137,28 +137,34 @@ static int take_draft(struct gen *q, int d, const float *logits, int32_t best, c
     return 0;
 }
 
-int draft_mtp(struct gen **q, int n, struct err *e)
+/* Drafts for as many of the answers as one step of the head takes; *used: answers looked at. */
+static int draft_group(struct gen **q, int n, int *used, struct err *e)
 {
+    enum { GROUP = 60 };
     struct mtp_row rows[512];
-    struct gen *who[64];
+    struct gen *who[GROUP];
     int n_who = 0, n_rows = 0, rc = 0, room = engine_max_rows(q[0]->g) < 512 ? engine_max_rows(q[0]->g) : 512;
     struct subset *subset = engine_draft_subset(q[0]->g);
     bool need_logits = false;
-    for (int i = 0; i < n && n_who < 60; i++)
-        if (q[i]->plan.drafter == DRAFTER_MTP && q[i]->plan.depth > 0 && n_rows + q[i]->n_pend <= room) {
-            n_rows += pending_rows(q[i], rows + n_rows, true);
-            q[i]->n_pend = 0;
-            q[i]->n_x = 0;
-            q[i]->has_q = !q[i]->greedy;
-            need_logits = need_logits || !q[i]->plain_draft;
-            who[n_who++] = q[i];
-        }
+    for (*used = 0; *used < n && n_who < GROUP; ++*used) {
+        struct gen *w = q[*used];
+        if (w->plan.drafter != DRAFTER_MTP || w->plan.depth <= 0)
+            continue;
+        if (n_rows + w->n_pend > room)
+            break;
+        n_rows += pending_rows(w, rows + n_rows, true);
+        w->n_pend = 0;
+        w->n_x = 0;
+        w->has_q = !w->greedy;
+        need_logits = need_logits || !w->plain_draft;
+        who[n_who++] = w;
+    }
     for (int d = 0; n_rows && !rc; d++) {
         struct mtp_out out;
         if ((rc = mtp_step(q[0]->g, rows, n_rows, subset, need_logits, &out, e)))
             break;
         int width = subset ? subset_size(subset) : q[0]->in->m->n_vocab, k = 0;
-        struct gen *next[64];
+        struct gen *next[GROUP];
         n_rows = 0;
         for (int i = 0; i < n_who && !rc; i++) {
             struct gen *w = who[i];
@@ -172,9 +178,17 @@ int draft_mtp(struct gen **q, int n, struct err *e)
         memcpy(who, next, (size_t)k * sizeof *who);
         n_who = k;
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < *used; i++)
         if (q[i]->plan.drafter == DRAFTER_MTP)
             for (int d = q[i]->n_x; d-- > 0;)
                 history_pop(q[i]->hist, q[i]->x[d]);
     return rc == 0 ? 0 : err_set(e, rc, "the draft head gave logits that are not numbers");
+}
+
+int draft_mtp(struct gen **q, int n, struct err *e)
+{
+    int rc = 0;
+    for (int first = 0, used; first < n && !rc; first += used)
+        rc = draft_group(q + first, n - first, &used, e);
+    return rc;
 }
