@@ -100,8 +100,9 @@ int draft_prime(struct gen *q, const float *hidden, int n, int first, struct err
     return 0;
 }
 
-/* The draft for one sequence from one row of draft logits (or its argmax), at position d of its chain. */
-static int take_draft(struct gen *q, int d, const float *logits, int32_t best, const struct subset *subset)
+/* The draft for one sequence from one row of draft logits (or its argmax), at position d of its chain. False if
+ * they are not numbers: nothing can be drafted then, which is no reason to fail. */
+static bool take_draft(struct gen *q, int d, const float *logits, int32_t best, const struct subset *subset)
 {
     int32_t id = best;
     if (!q->plain_draft) {
@@ -115,9 +116,8 @@ static int take_draft(struct gen *q, int d, const float *logits, int32_t best, c
         if (q->greedy) {
             id = sampler_argmax(q->samp, logits, q->in->n_valid, &q->r.sampling, q->hist);
         } else {
-            int rc = dist_build(q->samp, &q->q[d], logits, q->in->n_valid, &q->r.sampling, q->hist);
-            if (rc)
-                return rc;
+            if (dist_build(q->samp, &q->q[d], logits, q->in->n_valid, &q->r.sampling, q->hist))
+                return false;
             struct noise at = {q->seed, q->r.choice, (uint64_t)q->n_tokens};
             if (q->r.acceptance == ACCEPT_SEEDED) {
                 at.index += (uint64_t)d; // the noise of the target's own draw there
@@ -131,10 +131,12 @@ static int take_draft(struct gen *q, int d, const float *logits, int32_t best, c
             }
         }
     }
+    if (id < 0)
+        return false;
     q->x[d] = id;
     q->n_x = d + 1;
     history_push(q->hist, id); // later drafts of this chain see it; taken back by the caller
-    return 0;
+    return true;
 }
 
 /* Drafts for as many of the answers as one step of the head takes; *used: answers looked at. */
@@ -166,11 +168,10 @@ static int draft_group(struct gen **q, int n, int *used, struct err *e)
         int width = subset ? subset_size(subset) : q[0]->in->m->n_vocab, k = 0;
         struct gen *next[GROUP];
         n_rows = 0;
-        for (int i = 0; i < n_who && !rc; i++) {
+        for (int i = 0; i < n_who; i++) {
             struct gen *w = who[i];
-            rc = take_draft(w, d, out.logits ? out.logits + (size_t)i * (size_t)width : NULL, out.best[i], subset);
-            bool ends = !w->r.ignore_eos && instance_is_eos(w->in, w->x[d]);
-            if (rc || ends || d + 1 == w->plan.depth)
+            if (!take_draft(w, d, out.logits ? out.logits + (size_t)i * (size_t)width : NULL, out.best[i], subset) ||
+                d + 1 == w->plan.depth || (!w->r.ignore_eos && instance_is_eos(w->in, w->x[d])))
                 continue;
             next[k++] = w;
             rows[n_rows++] = (struct mtp_row){w->seq, w->x[d], NULL, WANT_LOGITS};
@@ -182,7 +183,7 @@ static int draft_group(struct gen **q, int n, int *used, struct err *e)
         if (q[i]->plan.drafter == DRAFTER_MTP)
             for (int d = q[i]->n_x; d-- > 0;)
                 history_pop(q[i]->hist, q[i]->x[d]);
-    return rc == 0 ? 0 : err_set(e, rc, "the draft head gave logits that are not numbers");
+    return rc;
 }
 
 int draft_mtp(struct gen **q, int n, struct err *e)
