@@ -59,7 +59,8 @@ int draft_observe(struct gen *q, struct err *e)
     struct mtp_row rows[PEND_MAX];
     struct mtp_out out;
     int n = pending_rows(q, rows, false), rc = n ? mtp_step(q->g, rows, n, NULL, false, &out, e) : 0;
-    q->n_pend = 0;
+    if (!rc)
+        q->n_pend = 0;
     return rc;
 }
 
@@ -145,7 +146,7 @@ static int draft_group(struct gen **q, int n, int *used, struct err *e)
     enum { GROUP = 60 };
     struct mtp_row rows[512];
     struct gen *who[GROUP];
-    int n_who = 0, n_rows = 0, rc = 0, room = engine_max_rows(q[0]->g) < 512 ? engine_max_rows(q[0]->g) : 512;
+    int waited[GROUP], n_who = 0, n_rows = 0, rc = 0, room = engine_max_rows(q[0]->g) < 512 ? engine_max_rows(q[0]->g) : 512;
     struct subset *subset = engine_draft_subset(q[0]->g);
     bool need_logits = false;
     for (*used = 0; *used < n && n_who < GROUP; ++*used) {
@@ -154,6 +155,7 @@ static int draft_group(struct gen **q, int n, int *used, struct err *e)
             continue;
         if (n_rows + w->n_pend > room)
             break;
+        waited[n_who] = w->n_pend;
         n_rows += pending_rows(w, rows + n_rows, true);
         w->n_pend = 0;
         w->n_x = 0;
@@ -161,10 +163,15 @@ static int draft_group(struct gen **q, int n, int *used, struct err *e)
         need_logits = need_logits || !w->plain_draft;
         who[n_who++] = w;
     }
-    for (int d = 0; n_rows && !rc; d++) {
+    for (int d = 0; n_rows; d++) {
         struct mtp_out out;
-        if ((rc = mtp_step(q[0]->g, rows, n_rows, subset, need_logits, &out, e)))
+        struct err why = {0};
+        if ((rc = mtp_step(q[0]->g, rows, n_rows, subset, need_logits, &out, &why))) {
+            for (int i = 0; i < n_who && !d; i++)
+                who[i]->n_pend = waited[i]; // they still wait
+            rc = rc == ERR_NOMEM ? 0 : err_set(e, rc, "%s", why.msg); // shorter drafts or none need no memory
             break;
+        }
         int width = subset ? subset_size(subset) : q[0]->in->m->n_vocab, k = 0;
         struct gen *next[GROUP];
         n_rows = 0;
