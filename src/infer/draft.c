@@ -98,7 +98,8 @@ int draft_observe(struct gen *q, struct err *e)
     struct mtp_row rows[PEND_MAX];
     struct mtp_out out;
     int n = pending_rows(q, rows, false), rc = n ? mtp_step(q->g, rows, n, NULL, false, &out, e) : 0;
-    q->n_pend = 0;
+    if (!rc)
+        q->n_pend = 0;
     return rc;
 }
 
@@ -109,11 +110,11 @@ int draft_prime(struct gen *q, const float *hidden, int n, int first, struct err
     struct subset *subset = engine_draft_subset(q->g);
     struct mtp_row rows[PEND_MAX + BLOCK];
     int end = first + n, last_pair = end < q->n_prompt ? end : q->n_prompt - 1; // head rows up to here can be made now
-    int rc = 0, at = seq_mtp_len(q->g, q->seq);
+    int rc = 0, at = seq_mtp_len(q->g, q->seq), block = engine_max_rows(q->g) < BLOCK ? engine_max_rows(q->g) : BLOCK;
     while (at <= last_pair && !rc) {
         struct mtp_out out;
         int k = 0, wants[BLOCK + PEND_MAX], n_wants = 0;
-        for (; at + k <= last_pair && k < BLOCK; k++) {
+        for (; at + k <= last_pair && k < block; k++) {
             int h = at + k - 1; // hidden of the token before
             const float *row = h < first ? q->pend + (size_t)(h - (seq_mtp_len(q->g, q->seq) - 1)) * ld : hidden + (size_t)(h - first) * ld;
             /* teacher forcing on the prompt's last tokens: what the head would have drafted, and what came */
@@ -133,16 +134,15 @@ int draft_prime(struct gen *q, const float *hidden, int n, int first, struct err
         return rc;
     memcpy(q->pend, hidden + (size_t)(n - 1) * ld, ld * sizeof *q->pend); // the newest hidden waits for its token
     q->n_pend = 1;
-    if (end == q->n_prompt) {
-        q->mtp_ready = true;
-        if (q->st.prior_n)
-            depth_prior(&q->depth, DRAFTER_MTP, q->st.prior_agreed, q->st.prior_n);
-    }
+    q->mtp_ready = true;
+    if (end == q->n_prompt && q->st.prior_n)
+        depth_prior(&q->depth, DRAFTER_MTP, q->st.prior_agreed, q->st.prior_n);
     return 0;
 }
 
-/* The draft for one sequence from one row of draft logits (or its argmax), at position d of its chain. */
-static int take_draft(struct gen *q, int d, const float *logits, int32_t best, const struct subset *subset)
+/* The draft for one sequence from one row of draft logits (or its argmax), at position d of its chain. False if
+ * they are not numbers: nothing can be drafted then, which is no reason to fail. */
+static bool take_draft(struct gen *q, int d, const float *logits, int32_t best, const struct subset *subset)
 {
     int32_t id = best;
     if (!q->plain_draft) {
@@ -156,9 +156,8 @@ static int take_draft(struct gen *q, int d, const float *logits, int32_t best, c
         if (q->greedy) {
             id = sampler_argmax(q->samp, logits, q->in->n_valid, &q->r.sampling, q->hist);
         } else {
-            int rc = dist_build(q->samp, &q->q[d], logits, q->in->n_valid, &q->r.sampling, q->hist);
-            if (rc)
-                return rc;
+            if (dist_build(q->samp, &q->q[d], logits, q->in->n_valid, &q->r.sampling, q->hist))
+                return false;
             struct noise at = {q->seed, q->r.choice, (uint64_t)q->n_tokens};
             if (q->r.acceptance == ACCEPT_SEEDED) {
                 at.index += (uint64_t)d; // the noise of the target's own draw there
@@ -172,40 +171,53 @@ static int take_draft(struct gen *q, int d, const float *logits, int32_t best, c
             }
         }
     }
+    if (id < 0)
+        return false;
     q->x[d] = id;
     q->n_x = d + 1;
     history_push(q->hist, id); // later drafts of this chain see it; taken back by the caller
-    return 0;
+    return true;
 }
 
-int draft_mtp(struct gen **q, int n, struct err *e)
+/* Drafts for as many of the answers as one step of the head takes; *used: answers looked at. */
+static int draft_group(struct gen **q, int n, int *used, struct err *e)
 {
+    enum { GROUP = 60 };
     struct mtp_row rows[512];
-    struct gen *who[64];
-    int n_who = 0, n_rows = 0, rc = 0, room = engine_max_rows(q[0]->g) < 512 ? engine_max_rows(q[0]->g) : 512;
+    struct gen *who[GROUP];
+    int waited[GROUP], n_who = 0, n_rows = 0, rc = 0, room = engine_max_rows(q[0]->g) < 512 ? engine_max_rows(q[0]->g) : 512;
     struct subset *subset = engine_draft_subset(q[0]->g);
     bool need_logits = false;
-    for (int i = 0; i < n && n_who < 60; i++)
-        if (q[i]->plan.drafter == DRAFTER_MTP && q[i]->plan.depth > 0 && n_rows + q[i]->n_pend <= room) {
-            n_rows += pending_rows(q[i], rows + n_rows, true);
-            q[i]->n_pend = 0;
-            q[i]->n_x = 0;
-            q[i]->has_q = !q[i]->greedy;
-            need_logits = need_logits || !q[i]->plain_draft;
-            who[n_who++] = q[i];
-        }
-    for (int d = 0; n_rows && !rc; d++) {
-        struct mtp_out out;
-        if ((rc = mtp_step(q[0]->g, rows, n_rows, subset, need_logits, &out, e)))
+    for (*used = 0; *used < n && n_who < GROUP; ++*used) {
+        struct gen *w = q[*used];
+        if (w->plan.drafter != DRAFTER_MTP || w->plan.depth <= 0)
+            continue;
+        if (n_rows + w->n_pend > room)
             break;
+        waited[n_who] = w->n_pend;
+        n_rows += pending_rows(w, rows + n_rows, true);
+        w->n_pend = 0;
+        w->n_x = 0;
+        w->has_q = !w->greedy;
+        need_logits = need_logits || !w->plain_draft;
+        who[n_who++] = w;
+    }
+    for (int d = 0; n_rows; d++) {
+        struct mtp_out out;
+        struct err why = {0};
+        if ((rc = mtp_step(q[0]->g, rows, n_rows, subset, need_logits, &out, &why))) {
+            for (int i = 0; i < n_who && !d; i++)
+                who[i]->n_pend = waited[i]; // they still wait
+            rc = rc == ERR_NOMEM ? 0 : err_set(e, rc, "%s", why.msg); // shorter drafts or none need no memory
+            break;
+        }
         int width = subset ? subset_size(subset) : q[0]->in->m->n_vocab, k = 0;
-        struct gen *next[64];
+        struct gen *next[GROUP];
         n_rows = 0;
-        for (int i = 0; i < n_who && !rc; i++) {
+        for (int i = 0; i < n_who; i++) {
             struct gen *w = who[i];
-            rc = take_draft(w, d, out.logits ? out.logits + (size_t)i * (size_t)width : NULL, out.best[i], subset);
-            bool ends = !w->r.ignore_eos && instance_is_eos(w->in, w->x[d]);
-            if (rc || ends || d + 1 == w->plan.depth)
+            if (!take_draft(w, d, out.logits ? out.logits + (size_t)i * (size_t)width : NULL, out.best[i], subset) ||
+                d + 1 == w->plan.depth || (!w->r.ignore_eos && instance_is_eos(w->in, w->x[d])))
                 continue;
             next[k++] = w;
             rows[n_rows++] = (struct mtp_row){w->seq, w->x[d], NULL, WANT_LOGITS};
@@ -213,9 +225,17 @@ int draft_mtp(struct gen **q, int n, struct err *e)
         memcpy(who, next, (size_t)k * sizeof *who);
         n_who = k;
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < *used; i++)
         if (q[i]->plan.drafter == DRAFTER_MTP)
             for (int d = q[i]->n_x; d-- > 0;)
                 history_pop(q[i]->hist, q[i]->x[d]);
-    return rc == 0 ? 0 : err_set(e, rc, "the draft head gave logits that are not numbers");
+    return rc;
+}
+
+int draft_mtp(struct gen **q, int n, struct err *e)
+{
+    int rc = 0;
+    for (int first = 0, used; first < n && !rc; first += used)
+        rc = draft_group(q + first, n - first, &used, e);
+    return rc;
 }

@@ -70,7 +70,8 @@ MUST_CHECK int gen_start(struct gen *q, const struct gen_request *r, gen_token_f
 /* Reads up to max_rows more prompt tokens (0: all). Returns 1 while some are left, 0 when the first token has
  * been emitted. progress: tokens read so far in *done if not NULL. */
 MUST_CHECK int gen_prefill(struct gen *q, int max_rows, int *done, struct err *e);
-/* One round for n answers that are past prefill and not finished. */
+/* One round for n answers that are past prefill and not finished. After an error the answers whose own logits
+ * were at fault are cancelled; the others can go on. */
 MUST_CHECK int gen_round(struct gen **q, int n, struct err *e);
 /* Everything at once; cancel may be set from a signal handler or another thread. */
 MUST_CHECK int gen_run(struct gen *q, const struct gen_request *r, gen_token_fn *fn, void *ud, atomic_int *cancel, struct err *e);

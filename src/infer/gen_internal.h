@@ -23,7 +23,7 @@ struct gen {
     int n_tokens, n_prompt, max_tokens_total;
     float *pend;
     int n_pend;
-    bool mtp_ready; // the head's rows are complete for the kept prefix
+    bool mtp_ready; // the head's rows and pend are complete for what the sequence holds
 
     int base, n_base; // copy of the sequence at the end of the last prompt, -1: none
     float *base_pend;
