@@ -1,5 +1,6 @@
 #include "chat/chat.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +34,7 @@ int chat_open(struct chat *c, const char *path, const struct instance *in, struc
     if (!rc)
         rc = template_find(path, &text, c->source, sizeof c->source, e);
     if (rc == 1) {
-        strcpy(c->source, "none: the package has no chat template, a plain form is used");
+        snprintf(c->source, sizeof c->source, "none: the package has no chat template, a plain form is used");
         return 0;
     }
     if (!rc) {

@@ -4,13 +4,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "chat/jinja_str.h"
 
 /* ---- binding -------------------------------------------------------------------------------------- */
 
-static bool key_is(const struct pair *kw, const char *name, size_t n) { return kw->k.u.s->n == n && !memcmp(kw->k.u.s->p, name, n); }
+static bool key_is(const struct pair *kw, const char *name, size_t n)
+{
+    return kw->k.u.s->n == n && !memcmp(kw->k.u.s->p, name, n);
+}
 
 static void bind(struct jx *x, const struct builtin *b, const struct args *args, struct val *a)
 {
@@ -28,7 +30,8 @@ static void bind(struct jx *x, const struct builtin *b, const struct args *args,
         for (int k = 0; !by_position && k < args->n_kw; k++)
             if (key_is(&args->kw[k], p, len)) {
                 if (a[n].t != V_MISSING)
-                    jx_fail(x, JINJA_TYPE, "%s() got multiple values for argument '%.*s'", b->name, (int)len, p);
+                    jx_fail(x, JINJA_TYPE, "%s() got multiple values for argument '%.*s'", b->name, (int)len,
+                            p);
                 a[n] = args->kw[k].v;
                 used++;
             }
@@ -90,7 +93,8 @@ int64_t jx_len(struct jx *x, struct val v)
 
 /* ---- methods -------------------------------------------------------------------------------------- */
 
-#define BUILTIN(name) static struct val name(struct jx *x, struct val self, const struct val *a, const struct args *raw)
+#define BUILTIN(name) \
+    static struct val name(struct jx *x, struct val self, const struct val *a, const struct args *raw)
 #define UNUSED_ARGS (void)x, (void)self, (void)a, (void)raw
 
 BUILTIN(seq_count)
@@ -107,7 +111,8 @@ BUILTIN(seq_index)
 {
     UNUSED_ARGS;
     const struct list *l = jv_items(x, self);
-    int64_t n = (int64_t)l->n, from = a[1].t == V_MISSING ? 0 : jv_index(x, a[1], "start"), to = a[2].t == V_MISSING ? n : jv_index(x, a[2], "stop");
+    int64_t n = (int64_t)l->n, from = a[1].t == V_MISSING ? 0 : jv_index(x, a[1], "start"),
+            to = a[2].t == V_MISSING ? n : jv_index(x, a[2], "stop");
     from = from < 0 ? (from + n < 0 ? 0 : from + n) : from;
     to = to < 0 ? to + n : to > n ? n : to;
     for (int64_t i = from; i < to; i++)
@@ -116,7 +121,11 @@ BUILTIN(seq_index)
     jx_fail(x, JINJA_VALUE, "the value is not in the %s", jv_type_name(self));
 }
 
-BUILTIN(copy_self) { UNUSED_ARGS; return self; } // values are immutable
+BUILTIN(copy_self)
+{
+    UNUSED_ARGS;
+    return self;
+} // values are immutable
 
 static struct val view(struct jx *x, struct val self, int what)
 {
@@ -126,9 +135,21 @@ static struct val view(struct jx *x, struct val self, int what)
     return (struct val){.t = V_VIEW, .u.view = v};
 }
 
-BUILTIN(dict_keys) { UNUSED_ARGS; return view(x, self, 0); }
-BUILTIN(dict_values) { UNUSED_ARGS; return view(x, self, 1); }
-BUILTIN(dict_items) { UNUSED_ARGS; return view(x, self, 2); }
+BUILTIN(dict_keys)
+{
+    UNUSED_ARGS;
+    return view(x, self, 0);
+}
+BUILTIN(dict_values)
+{
+    UNUSED_ARGS;
+    return view(x, self, 1);
+}
+BUILTIN(dict_items)
+{
+    UNUSED_ARGS;
+    return view(x, self, 2);
+}
 
 BUILTIN(dict_get)
 {
@@ -157,7 +178,11 @@ BUILTIN(view_isdisjoint)
     return jv_bool(true);
 }
 
-BUILTIN(int_bit_length) { UNUSED_ARGS; return jv_int(jn_bits(self)); }
+BUILTIN(int_bit_length)
+{
+    UNUSED_ARGS;
+    return jv_int(jn_bits(self));
+}
 
 BUILTIN(int_bit_count)
 {
@@ -168,8 +193,16 @@ BUILTIN(int_bit_count)
     return jv_int(n);
 }
 
-BUILTIN(num_conjugate) { UNUSED_ARGS; return self.t == V_BOOL ? jv_int(self.u.b) : self; }
-BUILTIN(float_is_integer) { UNUSED_ARGS; return jv_bool(isfinite(self.u.f) && floor(self.u.f) == self.u.f); }
+BUILTIN(num_conjugate)
+{
+    UNUSED_ARGS;
+    return self.t == V_BOOL ? jv_int(self.u.b) : self;
+}
+BUILTIN(float_is_integer)
+{
+    UNUSED_ARGS;
+    return jv_bool(isfinite(self.u.f) && floor(self.u.f) == self.u.f);
+}
 
 BUILTIN(as_integer_ratio)
 {
@@ -244,21 +277,33 @@ BUILTIN(loop_changed)
     return jv_bool(changed);
 }
 
-static const struct builtin list_methods[] = {
-    {"copy", "", copy_self}, {"count", "/ value", seq_count}, {"index", "/ value ?start ?stop", seq_index}, {NULL, NULL, NULL}};
-static const struct builtin dict_methods[] = {
-    {"copy", "", copy_self}, {"fromkeys", "/ iterable ?value", dict_fromkeys}, {"get", "/ key ?default", dict_get},
-    {"items", "", dict_items}, {"keys", "", dict_keys}, {"values", "", dict_values}, {NULL, NULL, NULL}};
-static const struct builtin int_methods[] = {
-    {"as_integer_ratio", "", as_integer_ratio}, {"bit_count", "", int_bit_count}, {"bit_length", "", int_bit_length},
-    {"conjugate", "", num_conjugate}, {NULL, NULL, NULL}};
-static const struct builtin float_methods[] = {
-    {"as_integer_ratio", "", as_integer_ratio}, {"conjugate", "", num_conjugate}, {"is_integer", "", float_is_integer}, {NULL, NULL, NULL}};
+static const struct builtin list_methods[] = {{"copy", "", copy_self},
+                                              {"count", "/ value", seq_count},
+                                              {"index", "/ value ?start ?stop", seq_index},
+                                              {NULL, NULL, NULL}};
+static const struct builtin dict_methods[] = {{"copy", "", copy_self},
+                                              {"fromkeys", "/ iterable ?value", dict_fromkeys},
+                                              {"get", "/ key ?default", dict_get},
+                                              {"items", "", dict_items},
+                                              {"keys", "", dict_keys},
+                                              {"values", "", dict_values},
+                                              {NULL, NULL, NULL}};
+static const struct builtin int_methods[] = {{"as_integer_ratio", "", as_integer_ratio},
+                                             {"bit_count", "", int_bit_count},
+                                             {"bit_length", "", int_bit_length},
+                                             {"conjugate", "", num_conjugate},
+                                             {NULL, NULL, NULL}};
+static const struct builtin float_methods[] = {{"as_integer_ratio", "", as_integer_ratio},
+                                               {"conjugate", "", num_conjugate},
+                                               {"is_integer", "", float_is_integer},
+                                               {NULL, NULL, NULL}};
 static const struct builtin bytes_methods[] = {
     {"decode", "?encoding ?errors", bytes_decode}, {"hex", "", bytes_hex}, {NULL, NULL, NULL}};
 static const struct builtin view_methods[] = {{"isdisjoint", "/ other", view_isdisjoint}, {NULL, NULL, NULL}};
-static const struct builtin cycler_methods[] = {{"next", "", cycler_next}, {"reset", "", cycler_reset}, {NULL, NULL, NULL}};
-static const struct builtin loop_methods[] = {{"changed", "*", loop_changed}, {"cycle", "*", loop_cycle}, {NULL, NULL, NULL}};
+static const struct builtin cycler_methods[] = {
+    {"next", "", cycler_next}, {"reset", "", cycler_reset}, {NULL, NULL, NULL}};
+static const struct builtin loop_methods[] = {
+    {"changed", "*", loop_changed}, {"cycle", "*", loop_cycle}, {NULL, NULL, NULL}};
 
 static const struct builtin *find(const struct builtin *table, const char *name, size_t n)
 {
@@ -270,19 +315,25 @@ static const struct builtin *find(const struct builtin *table, const char *name,
 
 const struct builtin *jinja_find_method(struct val obj, const char *name, size_t n)
 {
-    static const struct builtin *const tables[] = {
-        [V_BOOL] = int_methods, [V_INT] = int_methods, [V_BIG] = int_methods, [V_FLOAT] = float_methods,
-        [V_STR] = js_methods, [V_BYTES] = bytes_methods, [V_LIST] = list_methods, [V_TUPLE] = list_methods + 1,
-        [V_DICT] = dict_methods, [V_VIEW] = view_methods, [V_RANGE] = list_methods + 1, [V_LOOP] = loop_methods,
-        [V_CYCLER] = cycler_methods, [V_SELF] = NULL};
+    static const struct builtin *const tables[] = {[V_BOOL] = int_methods,       [V_INT] = int_methods,
+                                                   [V_BIG] = int_methods,        [V_FLOAT] = float_methods,
+                                                   [V_STR] = js_methods,         [V_BYTES] = bytes_methods,
+                                                   [V_LIST] = list_methods,      [V_TUPLE] = list_methods + 1,
+                                                   [V_DICT] = dict_methods,      [V_VIEW] = view_methods,
+                                                   [V_RANGE] = list_methods + 1, [V_LOOP] = loop_methods,
+                                                   [V_CYCLER] = cycler_methods,  [V_SELF] = NULL};
     return n ? find(tables[obj.t], name, n) : NULL;
 }
 
 bool jx_is_mutator(struct val obj, const char *name, size_t n)
 {
-    static const char *const list_names[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove", NULL};
+    static const char *const list_names[] = {"append", "clear",  "pop",    "reverse", "insert",
+                                             "sort",   "extend", "remove", NULL};
     static const char *const dict_names[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
-    for (const char *const *p = obj.t == V_LIST ? list_names : obj.t == V_DICT ? dict_names : NULL; p && *p; p++)
+    for (const char *const *p = obj.t == V_LIST   ? list_names
+                                : obj.t == V_DICT ? dict_names
+                                                  : NULL;
+         p && *p; p++)
         if (strlen(*p) == n && !memcmp(*p, name, n))
             return true;
     return false;
@@ -321,7 +372,8 @@ static bool loop_peek(struct jx *x, struct loop *l)
 
 static bool loop_attr(struct jx *x, struct loop *l, const char *name, struct val *out)
 {
-    static const char *const names[] = {"index0", "index", "revindex0", "revindex", "first", "last", "length", "depth", "depth0", "previtem", "nextitem"};
+    static const char *const names[] = {"index0", "index", "revindex0", "revindex", "first",   "last",
+                                        "length", "depth", "depth0",    "previtem", "nextitem"};
     size_t i = 0;
     while (i < sizeof names / sizeof *names && strcmp(names[i], name))
         i++;
@@ -368,7 +420,9 @@ static bool macro_attr(struct jx *x, const struct macro *m, const char *name, st
             lb_add(x, &b, k->name->text);
         *out = lb_take(x, &b, V_TUPLE);
     } else if (!strcmp(name, "catch_kwargs") || !strcmp(name, "catch_varargs") || !strcmp(name, "caller")) {
-        int bit = name[1] == 'a' && name[2] == 'l' ? USES_CALLER : name[6] == 'k' ? USES_KWARGS : USES_VARARGS;
+        int bit = name[1] == 'a' && name[2] == 'l' ? USES_CALLER
+                  : name[6] == 'k'                 ? USES_KWARGS
+                                                   : USES_VARARGS;
         *out = jv_bool(m->node->op & bit);
     } else {
         return false;
@@ -440,7 +494,8 @@ void jx_repr_runtime(struct sb *b, struct val v)
     else if (v.t == V_MACRO && v.u.macro->name)
         snprintf(s, sizeof s, "<Macro '%.150s'>", v.u.macro->name);
     else if (v.t == V_LOOP)
-        snprintf(s, sizeof s, "<LoopContext %lld/%lld>", (long long)v.u.loop->index0 + 1, (long long)loop_length(b->x, v.u.loop));
+        snprintf(s, sizeof s, "<LoopContext %lld/%lld>", (long long)v.u.loop->index0 + 1,
+                 (long long)loop_length(b->x, v.u.loop));
     else if (v.t == V_SELF)
         snprintf(s, sizeof s, "<TemplateReference None>");
     else
@@ -490,9 +545,11 @@ static struct dict *make_dict(struct jx *x, const struct args *raw, bool is_name
         for (size_t i = 0; i < l->n; i++) {
             const struct list *p = jv_is_iterable(l->v[i]) ? jv_items(x, l->v[i]) : NULL;
             if (!p)
-                jx_fail(x, JINJA_TYPE, "cannot convert dictionary update sequence element #%zu to a sequence", i);
+                jx_fail(x, JINJA_TYPE, "cannot convert dictionary update sequence element #%zu to a sequence",
+                        i);
             if (p->n != 2)
-                jx_fail(x, JINJA_VALUE, "dictionary update sequence element #%zu has length %zu; 2 is required", i, p->n);
+                jx_fail(x, JINJA_VALUE,
+                        "dictionary update sequence element #%zu has length %zu; 2 is required", i, p->n);
             jd_set(x, d, p->v[0], p->v[1]);
         }
     }
@@ -504,8 +561,16 @@ static struct dict *make_dict(struct jx *x, const struct args *raw, bool is_name
     return d;
 }
 
-BUILTIN(g_dict) { UNUSED_ARGS; return jv_dict(make_dict(x, raw, false)); }
-BUILTIN(g_namespace) { UNUSED_ARGS; return (struct val){.t = V_NS, .u.ns = make_dict(x, raw, true)}; }
+BUILTIN(g_dict)
+{
+    UNUSED_ARGS;
+    return jv_dict(make_dict(x, raw, false));
+}
+BUILTIN(g_namespace)
+{
+    UNUSED_ARGS;
+    return (struct val){.t = V_NS, .u.ns = make_dict(x, raw, true)};
+}
 
 BUILTIN(g_cycler)
 {
@@ -537,220 +602,21 @@ BUILTIN(g_raise_exception)
     jx_fail_text(x, JINJA_RAISE, v.u.s->p, v.u.s->n);
 }
 
-static int field(const char *s, int n) // n digits, -1 if they are none
-{
-    int v = 0;
-    for (int i = 0; i < n; i++) {
-        if (s[i] < '0' || s[i] > '9')
-            return -1;
-        v = v * 10 + (s[i] - '0');
-    }
-    return v;
-}
-
-/* "2026-03-09T08:05:07" or the clock's local time; the day of the week and of the year follow from the date. */
-static struct tm current_time(struct jx *x)
-{
-    struct tm t = {0};
-    if (!x->now) {
-        time_t now = time(NULL);
-        localtime_r(&now, &t);
-        return t;
-    }
-    const char *s = x->now;
-    size_t n = strlen(s);
-    bool ok = n >= 10 && s[4] == '-' && s[7] == '-';
-    int year = ok ? field(s, 4) : -1, month = ok ? field(s + 5, 2) : -1, day = ok ? field(s + 8, 2) : -1;
-    if (n >= 16) {
-        t.tm_hour = field(s + 11, 2);
-        t.tm_min = field(s + 14, 2);
-        t.tm_sec = n >= 19 ? field(s + 17, 2) : 0;
-    }
-    if (year < 1 || month < 1 || month > 12 || day < 1 || day > 31 || t.tm_hour < 0 || t.tm_hour > 23 || t.tm_min < 0 || t.tm_sec < 0)
-        jx_fail(x, JINJA_VALUE, "the time given as \"now\" is not of the form 2026-03-09T08:05:07");
-    static const int before[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
-    bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-    int y = year - 1;
-    t.tm_year = year - 1900;
-    t.tm_mon = month - 1;
-    t.tm_mday = day;
-    t.tm_yday = before[month - 1] + day - 1 + (leap && month > 2);
-    t.tm_wday = (y + y / 4 - y / 100 + y / 400 + t.tm_yday + 1) % 7;
-    return t;
-}
-
-static void put_time(struct sb *b, const struct tm *t, const char *fmt, int depth);
-
-static int iso_week(const struct tm *t, int *year)
-{
-    int wday = (t->tm_wday + 6) % 7, week = (t->tm_yday - wday + 10) / 7; // Monday is 0
-    *year = t->tm_year + 1900;
-    for (int pass = 0; pass < 2; pass++) {
-        int y = week < 1 ? *year - 1 : *year, p = y - 1;
-        int jan1 = (y + (y - 1) / 4 - (y - 1) / 100 + (y - 1) / 400 + 6) % 7; // Monday is 0
-        bool leap = (y % 4 == 0 && y % 100 != 0) || y % 400 == 0;
-        int weeks = jan1 == 3 || (jan1 == 2 && leap) ? 53 : 52;
-        (void)p;
-        if (week < 1) {
-            *year = y;
-            return weeks;
-        }
-        if (week > weeks) {
-            *year = y + 1;
-            return 1;
-        }
-    }
-    return week;
-}
-
-/* One conversion; returns false if c is none. */
-static bool time_field(struct sb *b, const struct tm *t, char c, char flag, int depth)
-{
-    static const char *const days[] = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
-    static const char *const months[] = {"January", "February", "March", "April", "May", "June", "July", "August",
-                                         "September", "October", "November", "December"};
-    static const struct {
-        char c;
-        const char *fmt;
-    } composed[] = {{'c', "%a %b %e %H:%M:%S %Y"}, {'D', "%m/%d/%y"}, {'x', "%m/%d/%y"}, {'F', "%Y-%m-%d"}, {'r', "%I:%M:%S %p"},
-                    {'R', "%H:%M"}, {'T', "%H:%M:%S"}, {'X', "%H:%M:%S"}};
-    for (size_t i = 0; i < sizeof composed / sizeof *composed; i++)
-        if (composed[i].c == c) {
-            if (depth < 2)
-                put_time(b, t, composed[i].fmt, depth + 1);
-            return true;
-        }
-    char s[32];
-    int year = t->tm_year + 1900, iso_year, h12 = t->tm_hour % 12 ? t->tm_hour % 12 : 12, v = 0, width = 2;
-    char pad = '0';
-    switch (c) {
-    case 'a':
-    case 'A':
-        snprintf(s, sizeof s, c == 'a' ? "%.3s" : "%s", days[t->tm_wday]);
-        sb_text(b, s);
-        return true;
-    case 'b':
-    case 'h':
-    case 'B':
-        snprintf(s, sizeof s, c == 'B' ? "%s" : "%.3s", months[t->tm_mon]);
-        sb_text(b, s);
-        return true;
-    case 'p':
-    case 'P':
-        sb_text(b, c == 'p' ? (t->tm_hour < 12 ? "AM" : "PM") : t->tm_hour < 12 ? "am" : "pm");
-        return true;
-    case 'n':
-    case 't':
-    case '%':
-        sb_text(b, c == 'n' ? "\n" : c == 't' ? "\t" : "%");
-        return true;
-    case 'z':
-    case 'Z':
-        return true; // the reference's clock has no zone
-    case 'd':
-        v = t->tm_mday;
-        break;
-    case 'e':
-        v = t->tm_mday;
-        pad = ' ';
-        break;
-    case 'C':
-        v = year / 100;
-        break;
-    case 'f':
-        width = 6;
-        break;
-    case 'g':
-    case 'G':
-        iso_week(t, &iso_year);
-        v = c == 'g' ? iso_year % 100 : iso_year;
-        width = c == 'g' ? 2 : 4;
-        break;
-    case 'H':
-        v = t->tm_hour;
-        break;
-    case 'I':
-        v = h12;
-        break;
-    case 'j':
-        v = t->tm_yday + 1;
-        width = 3;
-        break;
-    case 'k':
-    case 'l':
-        v = c == 'k' ? t->tm_hour : h12;
-        pad = ' ';
-        break;
-    case 'm':
-        v = t->tm_mon + 1;
-        break;
-    case 'M':
-        v = t->tm_min;
-        break;
-    case 'S':
-        v = t->tm_sec;
-        break;
-    case 'u':
-    case 'w':
-        v = c == 'u' && !t->tm_wday ? 7 : t->tm_wday;
-        width = 1;
-        break;
-    case 'U':
-        v = (t->tm_yday + 7 - t->tm_wday) / 7;
-        break;
-    case 'V':
-        v = iso_week(t, &iso_year);
-        break;
-    case 'W':
-        v = (t->tm_yday + 7 - (t->tm_wday + 6) % 7) / 7;
-        break;
-    case 'y':
-        v = year % 100;
-        break;
-    case 'Y':
-        v = year;
-        width = 1;
-        break;
-    default:
-        return false;
-    }
-    pad = flag == '_' ? ' ' : flag == '0' ? '0' : pad;
-    snprintf(s, sizeof s, pad == ' ' ? "%*d" : "%0*d", flag == '-' ? 1 : width, v);
-    sb_text(b, s);
-    return true;
-}
-
-static void put_time(struct sb *b, const struct tm *t, const char *fmt, int depth)
-{
-    while (*fmt) {
-        const char *start = fmt;
-        size_t plain = strcspn(fmt, "%");
-        sb_add(b, fmt, plain, FROM_TPL);
-        fmt += plain;
-        if (!*fmt)
-            break;
-        start = fmt++;
-        char flag = *fmt && strchr("-_0", *fmt) ? *fmt++ : 0;
-        if (!*fmt || !time_field(b, t, *fmt, flag, depth))
-            sb_add(b, start, (size_t)(fmt - start) + (*fmt != 0), FROM_TPL);
-        fmt += *fmt != 0;
-    }
-}
-
 BUILTIN(g_strftime_now)
 {
     UNUSED_ARGS;
     if (a[0].t != V_STR)
         jx_fail(x, JINJA_TYPE, "strftime() argument 1 must be str, not %s", jv_type_name(a[0]));
-    struct tm t = current_time(x);
-    struct sb *b = sb_new(x);
-    put_time(b, &t, jx_cstr(x, a[0]), 0);
-    return sb_take(b);
+    return jx_strftime(x, jx_cstr(x, a[0]));
 }
 
-static const struct builtin globals[] = {
-    {"range", "*", g_range}, {"dict", "*", g_dict}, {"namespace", "*", g_namespace}, {"cycler", "*", g_cycler},
-    {"joiner", "?sep", g_joiner}, {"raise_exception", "message", g_raise_exception}, {"strftime_now", "format", g_strftime_now},
-    {NULL, NULL, NULL}};
+static const struct builtin globals[] = {{"range", "*", g_range},
+                                         {"dict", "*", g_dict},
+                                         {"namespace", "*", g_namespace},
+                                         {"cycler", "*", g_cycler},
+                                         {"joiner", "?sep", g_joiner},
+                                         {"raise_exception", "message", g_raise_exception},
+                                         {"strftime_now", "format", g_strftime_now},
+                                         {NULL, NULL, NULL}};
 
 const struct builtin *jinja_find_global(const char *name, size_t n) { return find(globals, name, n); }

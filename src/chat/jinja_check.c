@@ -26,7 +26,8 @@ static void check(struct where w, struct node *n)
     case N_FILTER:
     case N_TEST: {
         bool is_filter = n->type == N_FILTER;
-        n->fn = is_filter ? jinja_find_filter(n->name->s, n->name->n) : jinja_find_test(n->name->s, n->name->n);
+        n->fn =
+            is_filter ? jinja_find_filter(n->name->s, n->name->n) : jinja_find_test(n->name->s, n->name->n);
         n->lacks_builtin = !n->fn;
         if (!n->fn && !w.soft)
             jx_fail(w.x, JINJA_SYNTAX, "No %s named '%.100s'", is_filter ? "filter" : "test", n->name->s);
@@ -36,7 +37,8 @@ static void check(struct where w, struct node *n)
         w = soft;
         break;
     case S_IF:
-        for (; n->orelse && n->orelse->type == S_IF && n->orelse->flag; n = n->orelse) { // elifs, without recursion
+        for (; n->orelse && n->orelse->type == S_IF && n->orelse->flag;
+             n = n->orelse) { // elifs, without recursion
             check(soft, n->a);
             check_list(soft, n->body);
         }

@@ -22,6 +22,7 @@ static struct scope *open_scope(struct jx *x, struct scope *up)
 static void set_name(struct jx *x, const struct sym *name, struct val v)
 {
     struct scope *s = x->scope;
+    jx_spend(x, (uint64_t)s->n / 16);
     for (int i = 0; i < s->n; i++)
         if (s->vars[i].name == name) {
             s->vars[i].v = v;
@@ -50,10 +51,15 @@ static bool same_name(const struct sym *a, const struct sym *b)
 
 static struct val get_name(struct jx *x, const struct sym *name)
 {
-    for (const struct scope *s = x->scope; s; s = s->up)
+    for (const struct scope *s = x->scope; s; s = s->up) {
+        jx_spend(x, (uint64_t)s->n / 16);
         for (int i = 0; i < s->n; i++)
-            if (same_name(s->vars[i].name, name))
+            if (same_name(s->vars[i].name, name)) {
+                if (s->vars[i].v.t == V_MISSING) // late: not assigned yet
+                    return jv_undef_name(x, (struct val){0}, name->text, false);
                 return s->vars[i].v;
+            }
+    }
     struct pair *p = jd_find_text(x, x->context, name->s, name->n);
     if (p)
         return p->v;
@@ -63,6 +69,12 @@ static struct val get_name(struct jx *x, const struct sym *name)
     if (name->n == 4 && !memcmp(name->s, "self", 4))
         return (struct val){.t = V_SELF};
     return jv_undef_name(x, (struct val){0}, name->text, false);
+}
+
+static void declare_late(struct jx *x, const struct sym *const *late)
+{
+    for (; late && *late; late++)
+        set_name(x, *late, (struct val){0});
 }
 
 static void assign(struct jx *x, const struct node *target, struct val v)
@@ -87,7 +99,9 @@ static void assign(struct jx *x, const struct node *target, struct val v)
     for (const struct node *k = target->kids; k; k = k->next)
         want++;
     if (l->n != want)
-        jx_fail(x, JINJA_VALUE, l->n > want ? "too many values to unpack (expected %zu)" : "not enough values to unpack (expected %zu, got %zu)",
+        jx_fail(x, JINJA_VALUE,
+                l->n > want ? "too many values to unpack (expected %zu)"
+                            : "not enough values to unpack (expected %zu, got %zu)",
                 want, l->n);
     size_t i = 0;
     for (const struct node *k = target->kids; k; k = k->next)
@@ -137,19 +151,22 @@ static struct args eval_args(struct jx *x, const struct node *kids)
 }
 
 /* Text that running the body makes. */
-static struct val capture(struct jx *x, const struct node *body)
+static struct val capture(struct jx *x, const struct node *n)
 {
     struct sb *outer = x->out;
     x->out = sb_new(x);
-    run_list(x, body);
+    declare_late(x, n->late);
+    run_list(x, n->body);
     struct val v = sb_take(x->out);
     x->out = outer;
     v.markup = x->autoescape;
     return v;
 }
 
-static const struct val *take_key(const struct args *args, bool *taken, const char *name, size_t n)
+static const struct val *take_key(struct jx *x, const struct args *args, bool *taken, const char *name,
+                                  size_t n)
 {
+    jx_spend(x, (uint64_t)args->n_kw / 16);
     for (int i = 0; i < args->n_kw; i++)
         if (!taken[i] && args->kw[i].k.u.s->n == n && !memcmp(args->kw[i].k.u.s->p, name, n)) {
             taken[i] = true;
@@ -164,12 +181,11 @@ static void bind_macro(struct jx *x, const struct macro *m, const struct args *a
     bool *taken = jx_alloc(x, (size_t)args->n_kw + 1);
     int i = 0;
     for (const struct node *k = n->kids; k; k = k->next, i++) {
-        const struct val *v = i < args->n ? &args->v[i] : take_key(args, taken, k->name->s, k->name->n);
-        if (v)
-            set_name(x, k->name, *v);
+        const struct val *v = i < args->n ? &args->v[i] : take_key(x, args, taken, k->name->s, k->name->n);
+        set_name(x, k->name, v ? *v : (struct val){0});
     }
     if (n->op & USES_CALLER) {
-        const struct val *v = take_key(args, taken, "caller", 6);
+        const struct val *v = take_key(x, args, taken, "caller", 6);
         set_name(x, &name_caller, v && v->t != V_NONE ? *v : jv_undef_hint(x, "No caller defined"));
     }
     struct dict *rest = jd_new(x, 0);
@@ -179,21 +195,19 @@ static void bind_macro(struct jx *x, const struct macro *m, const struct args *a
     if (n->op & USES_KWARGS)
         set_name(x, &name_kwargs, jv_dict(rest));
     else if (rest->n)
-        jx_fail(x, JINJA_TYPE, "macro '%s' takes no keyword argument '%.100s'", m->name ? m->name : "None", jx_cstr(x, rest->e[0].k));
+        jx_fail(x, JINJA_TYPE, "macro '%s' takes no keyword argument '%.100s'", m->name ? m->name : "None",
+                jx_cstr(x, rest->e[0].k));
     struct list_builder b = {0};
     for (int j = i; j < args->n; j++)
         lb_add(x, &b, args->v[j]);
     if (n->op & USES_VARARGS)
         set_name(x, &name_varargs, lb_take(x, &b, V_TUPLE));
     else if (b.n)
-        jx_fail(x, JINJA_TYPE, "macro '%s' takes not more than %d argument(s)", m->name ? m->name : "None", i);
-    int given = args->n; // defaults are evaluated in the macro's own scope, from left to right
-    i = 0;
+        jx_fail(x, JINJA_TYPE, "macro '%s' takes not more than %d argument(s)", m->name ? m->name : "None",
+                i);
+    i = 0; // the first variables of the scope; defaults are evaluated in it, from left to right
     for (const struct node *k = n->kids; k; k = k->next, i++) {
-        bool is_bound = i < given;
-        for (int j = 0; j < x->scope->n && !is_bound; j++)
-            is_bound = x->scope->vars[j].name == k->name;
-        if (is_bound)
+        if (x->scope->vars[i].v.t != V_MISSING)
             continue;
         if (k->a) {
             set_name(x, k->name, jx_eval(x, k->a));
@@ -212,7 +226,7 @@ struct val jx_run_block(struct jx *x, const struct node *block)
     struct scope *outer = x->scope;
     jx_enter(x);
     open_scope(x, x->root);
-    struct val v = capture(x, block->body);
+    struct val v = capture(x, block);
     x->scope = outer;
     x->depth--;
     return v;
@@ -225,7 +239,7 @@ static struct val call_macro(struct jx *x, const struct macro *m, const struct a
         return jx_run_block(x, m->node);
     open_scope(x, m->scope);
     bind_macro(x, m, args);
-    struct val v = capture(x, m->node->body);
+    struct val v = capture(x, m->node);
     x->scope = outer;
     return v;
 }
@@ -386,7 +400,8 @@ static struct val eval_sign(struct jx *x, const struct node *n)
     if (v.t == V_UNDEF)
         jx_fail_undef(x, v);
     if (!jv_is_num(v))
-        jx_fail(x, JINJA_TYPE, "bad operand type for unary %c: '%s'", n->type == N_NEG ? '-' : '+', jv_type_name(v));
+        jx_fail(x, JINJA_TYPE, "bad operand type for unary %c: '%s'", n->type == N_NEG ? '-' : '+',
+                jv_type_name(v));
     if (n->type == N_NEG)
         return jn_neg(x, v);
     return v.t == V_BOOL ? jv_int(v.u.b) : v;
@@ -399,6 +414,15 @@ static struct val eval_cond(struct jx *x, const struct node *n)
     if (n->c)
         return jx_eval(x, n->c);
     return jv_undef_hint(x, "the inline if-expression evaluated to false and no else section was defined.");
+}
+
+/* The reference folds constants into program text before it runs it, so that a negative constant before a power
+ * that isn't one loses its sign to the power: -2 ** n is -(2 ** n), though -2 ** 2 is 4. */
+static struct val power(struct jx *x, const struct node *n, struct val a, struct val b)
+{
+    if (!n->a->varies && n->b->varies && jv_is_num(a) && jn_sign(a) < 0 && jv_is_num(b))
+        return jn_neg(x, jx_binary(x, 'p', jn_neg(x, a), b));
+    return jx_binary(x, 'p', a, b);
 }
 
 /* a ** b ** c groups to the left here and to the right nearly everywhere else. Where the two readings are worlds
@@ -425,11 +449,12 @@ static struct val eval_tower(struct jx *x, const struct node *n)
         double bits = (double)jn_bits(b.v[i]);
         if (i + 1 < b.n && size * (bits - 1) > JX_MAX_INT_BITS)
             jx_fail(x, JINJA_LIMIT, "a power is larger than the limit of %d bits", JX_MAX_INT_BITS);
-        size = i + 1 < b.n ? ldexp(1, (int)(size * (bits - 1) > 1000 ? 1000 : size * (bits - 1))) : fabs(jn_double(x, b.v[i]));
+        size = i + 1 < b.n ? ldexp(1, (int)(size * (bits - 1) > 1000 ? 1000 : size * (bits - 1)))
+                           : fabs(jn_double(x, b.v[i]));
     }
     struct val r = b.v[0];
     for (size_t i = 1; i < b.n; i++)
-        r = jx_binary(x, 'p', r, b.v[i]);
+        r = power(x, powers[i - 1], r, b.v[i]);
     return r;
 }
 
@@ -470,7 +495,7 @@ static struct val eval(struct jx *x, const struct node *n)
         a = jx_eval(x, n->a);
         b = jx_eval(x, n->b);
         x->line = n->line;
-        return jx_binary(x, (char)n->op, a, b);
+        return n->op == 'p' ? power(x, n, a, b) : jx_binary(x, (char)n->op, a, b);
     case N_CONCAT:
         return eval_concat(x, n);
     case N_COMPARE:
@@ -524,7 +549,8 @@ bool jx_loop_pull(struct jx *x, struct loop *l, struct val *v)
     return false;
 }
 
-static enum flow run_loop(struct jx *x, const struct node *n, struct val items, int depth0, struct scope *around)
+static enum flow run_loop(struct jx *x, const struct node *n, struct val items, int depth0,
+                          struct scope *around)
 {
     struct loop *l = jx_alloc(x, sizeof *l);
     struct scope *outer = x->scope;
@@ -542,6 +568,7 @@ static enum flow run_loop(struct jx *x, const struct node *n, struct val items, 
         open_scope(x, around);
         set_name(x, &name_loop, (struct val){.t = V_LOOP, .u.loop = l});
         assign(x, n->a, v);
+        declare_late(x, n->late);
         enum flow f = run_list(x, n->body);
         x->scope = outer;
         if (f == BREAK) {
@@ -583,16 +610,13 @@ static void set_block(struct jx *x, const struct node *n)
 {
     struct scope *outer = x->scope;
     open_scope(x, outer);
-    struct val v = capture(x, n->body);
+    struct val v = capture(x, n);
     if (n->b) {
         x->block_text = v;
         v = jx_eval(x, n->b);
     }
     x->scope = outer;
-    if (n->type == S_SET_BLOCK)
-        assign(x, n->a, v);
-    else
-        print(x, v);
+    assign(x, n->a, v);
 }
 
 static enum flow with_block(struct jx *x, const struct node *n)
@@ -604,6 +628,7 @@ static enum flow with_block(struct jx *x, const struct node *n)
         x->scope = inner;
         assign(x, k->a, v);
     }
+    declare_late(x, n->late);
     enum flow f = run_list(x, n->body);
     x->scope = outer;
     return f;
@@ -613,6 +638,7 @@ static enum flow scoped(struct jx *x, const struct node *n, struct scope *up)
 {
     struct scope *outer = x->scope;
     open_scope(x, up);
+    declare_late(x, n->late);
     enum flow f = run_list(x, n->body);
     x->scope = outer;
     return f;
@@ -625,13 +651,17 @@ static enum flow filter_block(struct jx *x, const struct node *n)
     struct scope *scope = x->scope;
     open_scope(x, scope);
     x->out = sb_new(x);
+    declare_late(x, n->late);
     enum flow f = run_list(x, n->body);
     struct val v = sb_take(x->out);
     x->out = outer;
     if (f == GO_ON) {
         v.markup = x->autoescape;
         x->block_text = v;
-        print(x, jx_eval(x, n->b));
+        v = jx_eval(x, n->b);
+        if (v.t != V_STR)
+            jx_fail(x, JINJA_TYPE, "a filter block must give text, not %s", jv_type_name(v));
+        print(x, v);
     }
     x->scope = scope;
     return f;
@@ -691,7 +721,8 @@ static enum flow run(struct jx *x, const struct node *n)
     case S_CONTINUE:
         return CONTINUE;
     default: // S_LOADER
-        jx_fail(x, JINJA_TYPE, "no loader for this environment specified: include, import and extends are not available");
+        jx_fail(x, JINJA_TYPE,
+                "no loader for this environment specified: include, import and extends are not available");
     }
 }
 
@@ -710,5 +741,6 @@ static enum flow run_list(struct jx *x, const struct node *n)
 void jinja_run(struct jx *x)
 {
     x->root = open_scope(x, NULL);
+    declare_late(x, x->t->late);
     run_list(x, x->t->body);
 }

@@ -6,9 +6,15 @@
 #include "chat/jinja_filter.h"
 
 static struct val or_default(struct val v, struct val dflt) { return v.t == V_MISSING ? dflt : v; }
-static bool truth_or(struct jx *x, struct val v, bool dflt) { return v.t == V_MISSING ? dflt : jv_truth(x, v); }
+static bool truth_or(struct jx *x, struct val v, bool dflt)
+{
+    return v.t == V_MISSING ? dflt : jv_truth(x, v);
+}
 
-static struct val ignore_case(struct jx *x, struct val v) { return v.t == V_STR ? js_case(x, v.u.s, CASE_LOWER) : v; }
+static struct val ignore_case(struct jx *x, struct val v)
+{
+    return v.t == V_STR ? js_case(x, v.u.s, CASE_LOWER) : v;
+}
 
 /* A fresh list of v's items, which the caller may change. */
 static struct list *own_items(struct jx *x, struct val v)
@@ -38,8 +44,8 @@ FILTER(f_attr)
 {
     UNUSED_ARGS;
     struct val v;
-    if (self.t == V_UNDEF)
-        jx_fail_undef(x, self);
+    if (self.t == V_UNDEF && a[0].t == V_STR)
+        return jx_attr(x, self, a[0]);
     if (a[0].t != V_STR)
         jx_fail(x, JINJA_TYPE, "attribute name must be string, not '%s'", jv_type_name(a[0]));
     return jx_own_attr(x, self, a[0], &v) ? v : jv_undef_name(x, self, a[0], false);
@@ -80,7 +86,7 @@ FILTER(f_int)
     struct val dflt = or_default(a[0], jv_int(0)), v = dflt;
     double f;
     bool ok = true;
-    int64_t base = a[1].t == V_MISSING ? 10 : jv_index(x, a[1], "base");
+    int64_t base = a[1].t == V_MISSING ? 10 : jv_is_int(a[1]) ? jv_index(x, a[1], "base") : -1;
     if (self.t == V_UNDEF)
         jx_fail_undef(x, self);
     if (self.t == V_STR || self.t == V_BYTES) {
@@ -127,7 +133,11 @@ FILTER(f_round)
     return jn_arith(x, '/', v, scale);
 }
 
-FILTER(f_length) { UNUSED_ARGS; return jv_int(jx_len(x, self)); }
+FILTER(f_length)
+{
+    UNUSED_ARGS;
+    return jv_int(jx_len(x, self));
+}
 
 FILTER(f_tojson)
 {
@@ -157,7 +167,12 @@ FILTER(f_tojson)
 
 /* ---- collections ---------------------------------------------------------------------------------- */
 
-FILTER(f_list) { UNUSED_ARGS; struct list *l = own_items(x, self); return jv_list(x, V_LIST, l->v, l->n); }
+FILTER(f_list)
+{
+    UNUSED_ARGS;
+    struct list *l = own_items(x, self);
+    return jv_list(x, V_LIST, l->v, l->n);
+}
 
 FILTER(f_first)
 {
@@ -202,7 +217,8 @@ FILTER(f_reverse)
         l->v[i] = l->v[l->n - 1 - i];
         l->v[l->n - 1 - i] = t;
     }
-    return self.t == V_ITER ? jv_list(x, V_LIST, l->v, l->n) : jv_iter(x, l, self.t == V_LIST ? "list_reverseiterator" : "reversed");
+    return self.t == V_ITER ? jv_list(x, V_LIST, l->v, l->n)
+                            : jv_iter(x, l, self.t == V_LIST ? "list_reverseiterator" : "reversed");
 }
 
 FILTER(f_items)
@@ -220,17 +236,16 @@ FILTER(f_batch)
 {
     UNUSED_ARGS;
     const struct list *l = jv_items(x, self);
-    int64_t per = jv_index(x, a[0], "linecount");
     struct list_builder out = {0}, row = {0};
     bool fill = a[1].t != V_MISSING && a[1].t != V_NONE;
     for (size_t i = 0; i < l->n; i++) {
-        if ((int64_t)row.n == per) {
+        if (jv_equal(x, jv_int((int64_t)row.n), a[0])) {
             lb_add(x, &out, lb_take(x, &row, V_LIST));
             row = (struct list_builder){0};
         }
         lb_add(x, &row, l->v[i]);
     }
-    while (row.n && fill && (int64_t)row.n < per)
+    while (row.n && fill && jv_compare(x, jv_int((int64_t)row.n), a[0], "<") < 0)
         lb_add(x, &row, a[1]);
     if (row.n)
         lb_add(x, &out, lb_take(x, &row, V_LIST));
@@ -283,20 +298,18 @@ FILTER(f_dictsort)
         lb_add(x, &keys, with_case ? k : ignore_case(x, k));
     }
     struct list l = {.v = b.v, .n = b.n};
-    return sorted(x, &l, keys.v, truth_or(x, a[2], false));
+    return sorted(x, &l, keys.v, a[2].t != V_MISSING && jv_index(x, a[2], "reverse"));
 }
 
-/* Sort keys of "a,b.c": the list of those attributes. */
+/* Sort key: the list of the attributes that "a,b.c" names, or of the item itself. */
 static struct val sort_key(struct jx *x, struct val item, struct val attribute, bool with_case)
 {
     struct list_builder b = {0};
-    if (attribute.t != V_STR) {
-        item = jx_path(x, item, attribute, (struct val){0});
-        return with_case ? item : ignore_case(x, item);
-    }
-    const struct list *paths = js_split(x, attribute.u.s, jv_text(x, ",").u.s, -1, false).u.l;
-    for (size_t i = 0; i < paths->n; i++) {
-        struct val v = jx_path(x, item, paths->v[i], (struct val){0});
+    const struct list *paths = NULL;
+    if (attribute.t == V_STR)
+        paths = js_split(x, attribute.u.s, jv_text(x, ",").u.s, -1, false).u.l;
+    for (size_t i = 0; i < (paths ? paths->n : 1); i++) {
+        struct val v = jx_path(x, item, paths ? paths->v[i] : attribute, (struct val){0});
         lb_add(x, &b, with_case ? v : ignore_case(x, v));
     }
     return lb_take(x, &b, V_LIST);
@@ -309,10 +322,11 @@ FILTER(f_sort)
     struct val *keys = jx_alloc(x, l->n * sizeof *keys);
     for (size_t i = 0; i < l->n; i++)
         keys[i] = sort_key(x, l->v[i], a[2], truth_or(x, a[1], false));
-    return sorted(x, l, keys, truth_or(x, a[0], false));
+    return sorted(x, l, keys, a[0].t != V_MISSING && jv_index(x, a[0], "reverse"));
 }
 
-static struct val attr_key(struct jx *x, struct val item, struct val attribute, bool with_case, struct val dflt)
+static struct val attr_key(struct jx *x, struct val item, struct val attribute, bool with_case,
+                           struct val dflt)
 {
     item = jx_path(x, item, attribute, dflt);
     return with_case ? item : ignore_case(x, item);
@@ -351,8 +365,16 @@ static struct val extreme(struct jx *x, struct val self, const struct val *a, bo
     return l->v[best];
 }
 
-FILTER(f_min) { UNUSED_ARGS; return extreme(x, self, a, false); }
-FILTER(f_max) { UNUSED_ARGS; return extreme(x, self, a, true); }
+FILTER(f_min)
+{
+    UNUSED_ARGS;
+    return extreme(x, self, a, false);
+}
+FILTER(f_max)
+{
+    UNUSED_ARGS;
+    return extreme(x, self, a, true);
+}
 
 FILTER(f_sum)
 {
@@ -396,7 +418,8 @@ FILTER(f_groupby)
 
 /* ---- map, select, reject: evaluated when first walked, like the generators they stand for ------------ */
 
-static struct val lazy(struct jx *x, struct val self, const struct args *raw, void (*fill)(struct jx *, struct iter *))
+static struct val lazy(struct jx *x, struct val self, const struct args *raw,
+                       void (*fill)(struct jx *, struct iter *))
 {
     struct iter *it = jx_alloc(x, sizeof *it);
     it->fill = fill;
@@ -415,9 +438,11 @@ static const struct builtin *named(struct jx *x, struct val name, bool is_filter
 {
     const struct builtin *b = NULL;
     if (name.t == V_STR)
-        b = is_filter ? jinja_find_filter(name.u.s->p, name.u.s->n) : jinja_find_test(name.u.s->p, name.u.s->n);
+        b = is_filter ? jinja_find_filter(name.u.s->p, name.u.s->n)
+                      : jinja_find_test(name.u.s->p, name.u.s->n);
     if (!b)
-        jx_fail(x, JINJA_TYPE, "No %s named '%.100s'.", is_filter ? "filter" : "test", jx_cstr(x, jv_to_str(x, name)));
+        jx_fail(x, JINJA_TYPE, "No %s named '%.100s'.", is_filter ? "filter" : "test",
+                jx_cstr(x, jv_to_str(x, name)));
     return b;
 }
 
@@ -444,7 +469,8 @@ static void fill_map(struct jx *x, struct iter *it)
             args = rest_args(&args, 1);
         }
         for (size_t i = 0; i < l->n; i++)
-            lb_add(x, &b, filter ? jx_run_builtin(x, filter, l->v[i], &args) : jx_path(x, l->v[i], attribute, dflt));
+            lb_add(x, &b,
+                   filter ? jx_run_builtin(x, filter, l->v[i], &args) : jx_path(x, l->v[i], attribute, dflt));
     }
     it->items = lb_take(x, &b, V_LIST).u.l;
 }
@@ -477,33 +503,88 @@ static void fill_reject(struct jx *x, struct iter *it) { select_items(x, it, fal
 static void fill_selectattr(struct jx *x, struct iter *it) { select_items(x, it, true, true); }
 static void fill_rejectattr(struct jx *x, struct iter *it) { select_items(x, it, false, true); }
 
-FILTER(f_map) { UNUSED_ARGS; return lazy(x, self, raw, fill_map); }
-FILTER(f_select) { UNUSED_ARGS; return lazy(x, self, raw, fill_select); }
-FILTER(f_reject) { UNUSED_ARGS; return lazy(x, self, raw, fill_reject); }
-FILTER(f_selectattr) { UNUSED_ARGS; return lazy(x, self, raw, fill_selectattr); }
-FILTER(f_rejectattr) { UNUSED_ARGS; return lazy(x, self, raw, fill_rejectattr); }
+FILTER(f_map)
+{
+    UNUSED_ARGS;
+    return lazy(x, self, raw, fill_map);
+}
+FILTER(f_select)
+{
+    UNUSED_ARGS;
+    return lazy(x, self, raw, fill_select);
+}
+FILTER(f_reject)
+{
+    UNUSED_ARGS;
+    return lazy(x, self, raw, fill_reject);
+}
+FILTER(f_selectattr)
+{
+    UNUSED_ARGS;
+    return lazy(x, self, raw, fill_selectattr);
+}
+FILTER(f_rejectattr)
+{
+    UNUSED_ARGS;
+    return lazy(x, self, raw, fill_rejectattr);
+}
 
 /* ---- the table ------------------------------------------------------------------------------------ */
 
 static const struct builtin filters[] = {
-    {"abs", "", f_abs}, {"attr", "name", f_attr}, {"batch", "linecount ?fill_with", f_batch},
-    {"capitalize", "", f_capitalize}, {"center", "?width", f_center}, {"count", "", f_length},
-    {"d", "?default_value ?boolean", f_default}, {"default", "?default_value ?boolean", f_default},
-    {"dictsort", "?case_sensitive ?by ?reverse", f_dictsort}, {"e", "", f_escape}, {"escape", "", f_escape},
-    {"filesizeformat", "?binary", f_filesizeformat}, {"first", "", f_first}, {"float", "?default", f_float},
-    {"forceescape", "", f_forceescape}, {"format", "*", f_format}, {"groupby", "attribute ?default ?case_sensitive", f_groupby},
-    {"indent", "?width ?first ?blank", f_indent}, {"int", "?default ?base", f_int}, {"items", "", f_items},
-    {"join", "?d ?attribute", f_join}, {"last", "", f_last}, {"length", "", f_length}, {"list", "", f_list},
-    {"lower", "", f_lower}, {"map", "*", f_map}, {"max", "?case_sensitive ?attribute", f_max},
-    {"min", "?case_sensitive ?attribute", f_min}, {"pprint", "", f_pprint}, {"random", "", f_random}, {"reject", "*", f_reject},
-    {"rejectattr", "*", f_rejectattr}, {"replace", "old new ?count", f_replace}, {"reverse", "", f_reverse},
-    {"round", "?precision ?method", f_round}, {"safe", "", f_safe}, {"select", "*", f_select}, {"selectattr", "*", f_selectattr},
-    {"slice", "slices ?fill_with", f_slice}, {"sort", "?reverse ?case_sensitive ?attribute", f_sort}, {"string", "", f_string},
-    {"striptags", "", f_striptags}, {"sum", "?attribute ?start", f_sum}, {"title", "", f_title},
-    {"tojson", "?ensure_ascii ?indent ?separators ?sort_keys", f_tojson}, {"trim", "?chars", f_trim},
-    {"truncate", "?length ?killwords ?end ?leeway", f_truncate}, {"unique", "?case_sensitive ?attribute", f_unique},
-    {"upper", "", f_upper}, {"urlencode", "", f_urlencode}, {"wordcount", "", f_wordcount},
-    {"wordwrap", "?width ?break_long_words ?wrapstring ?break_on_hyphens", f_wordwrap}, {"xmlattr", "?autospace", f_xmlattr},
+    {"abs", "", f_abs},
+    {"attr", "name", f_attr},
+    {"batch", "linecount ?fill_with", f_batch},
+    {"capitalize", "", f_capitalize},
+    {"center", "?width", f_center},
+    {"count", "", f_length},
+    {"d", "?default_value ?boolean", f_default},
+    {"default", "?default_value ?boolean", f_default},
+    {"dictsort", "?case_sensitive ?by ?reverse", f_dictsort},
+    {"e", "", f_escape},
+    {"escape", "", f_escape},
+    {"filesizeformat", "?binary", f_filesizeformat},
+    {"first", "", f_first},
+    {"float", "?default", f_float},
+    {"forceescape", "", f_forceescape},
+    {"format", "*", f_format},
+    {"groupby", "attribute ?default ?case_sensitive", f_groupby},
+    {"indent", "?width ?first ?blank", f_indent},
+    {"int", "?default ?base", f_int},
+    {"items", "", f_items},
+    {"join", "?d ?attribute", f_join},
+    {"last", "", f_last},
+    {"length", "", f_length},
+    {"list", "", f_list},
+    {"lower", "", f_lower},
+    {"map", "*", f_map},
+    {"max", "?case_sensitive ?attribute", f_max},
+    {"min", "?case_sensitive ?attribute", f_min},
+    {"pprint", "", f_pprint},
+    {"random", "", f_random},
+    {"reject", "*", f_reject},
+    {"rejectattr", "*", f_rejectattr},
+    {"replace", "old new ?count", f_replace},
+    {"reverse", "", f_reverse},
+    {"round", "?precision ?method", f_round},
+    {"safe", "", f_safe},
+    {"select", "*", f_select},
+    {"selectattr", "*", f_selectattr},
+    {"slice", "slices ?fill_with", f_slice},
+    {"sort", "?reverse ?case_sensitive ?attribute", f_sort},
+    {"string", "", f_string},
+    {"striptags", "", f_striptags},
+    {"sum", "?attribute ?start", f_sum},
+    {"title", "", f_title},
+    {"tojson", "?ensure_ascii ?indent ?separators ?sort_keys", f_tojson},
+    {"trim", "?chars", f_trim},
+    {"truncate", "?length ?killwords ?end ?leeway", f_truncate},
+    {"unique", "?case_sensitive ?attribute", f_unique},
+    {"upper", "", f_upper},
+    {"urlencode", "", f_urlencode},
+    {"wordcount", "", f_wordcount},
+    {"wordwrap", "?width ?break_long_words ?wrapstring ?break_on_hyphens", f_wordwrap},
+    {"xmlattr", "?autospace", f_xmlattr},
 };
 
 const struct builtin *jinja_find_filter(const char *name, size_t n)

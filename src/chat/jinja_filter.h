@@ -4,7 +4,8 @@
 
 #include "chat/jinja_str.h"
 
-#define FILTER_TYPE(name) struct val name(struct jx *x, struct val self, const struct val *a, const struct args *raw)
+#define FILTER_TYPE(name) \
+    struct val name(struct jx *x, struct val self, const struct val *a, const struct args *raw)
 #define FILTER(name) static FILTER_TYPE(name)
 #define UNUSED_ARGS (void)x, (void)self, (void)a, (void)raw
 

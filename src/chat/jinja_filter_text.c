@@ -7,7 +7,10 @@
 #include "chat/jinja_filter.h"
 #include "text/utf8.h"
 
-static bool truth_or(struct jx *x, struct val v, bool dflt) { return v.t == V_MISSING ? dflt : jv_truth(x, v); }
+static bool truth_or(struct jx *x, struct val v, bool dflt)
+{
+    return v.t == V_MISSING ? dflt : jv_truth(x, v);
+}
 static bool given(struct val v) { return v.t != V_MISSING && v.t != V_NONE; }
 
 static const struct str *need_str(struct jx *x, struct val v, const char *filter)
@@ -26,7 +29,12 @@ static struct val by_method(struct jx *x, struct val self, const char *method, c
     return jx_run_builtin(x, jinja_find_method(self, method, strlen(method)), self, args);
 }
 
-#define BY_METHOD(filter, method) FILTER_TYPE(filter) { (void)a, (void)raw; return by_method(x, self, method, &(struct args){0}); }
+#define BY_METHOD(filter, method)                             \
+    FILTER_TYPE(filter)                                       \
+    {                                                         \
+        (void)a, (void)raw;                                   \
+        return by_method(x, self, method, &(struct args){0}); \
+    }
 BY_METHOD(f_capitalize, "capitalize")
 BY_METHOD(f_lower, "lower")
 BY_METHOD(f_upper, "upper")
@@ -46,9 +54,21 @@ FILTER_TYPE(f_center)
     return by_method(x, self, "center", &args);
 }
 
-FILTER_TYPE(f_string) { UNUSED_ARGS; return jv_soft_str(x, self); }
-FILTER_TYPE(f_escape) { UNUSED_ARGS; return jv_escape(x, self); }
-FILTER_TYPE(f_forceescape) { UNUSED_ARGS; return jv_escape(x, jv_to_str(x, self)); }
+FILTER_TYPE(f_string)
+{
+    UNUSED_ARGS;
+    return jv_soft_str(x, self);
+}
+FILTER_TYPE(f_escape)
+{
+    UNUSED_ARGS;
+    return jv_escape(x, self);
+}
+FILTER_TYPE(f_forceescape)
+{
+    UNUSED_ARGS;
+    return jv_escape(x, jv_to_str(x, self));
+}
 
 FILTER_TYPE(f_safe)
 {
@@ -79,7 +99,8 @@ FILTER_TYPE(f_format)
 FILTER_TYPE(f_replace)
 {
     UNUSED_ARGS;
-    const struct str *s = jv_to_str(x, self).u.s, *old = jv_to_str(x, a[0]).u.s, *new = jv_to_str(x, a[1]).u.s;
+    const struct str *s = jv_to_str(x, self).u.s, *old = jv_to_str(x, a[0]).u.s,
+                     *new = jv_to_str(x, a[1]).u.s;
     return js_replace(x, s, old, new, given(a[2]) ? jv_index(x, a[2], "count") : -1);
 }
 
@@ -153,15 +174,17 @@ FILTER_TYPE(f_indent)
 FILTER_TYPE(f_truncate)
 {
     UNUSED_ARGS;
-    int64_t length = a[0].t == V_MISSING ? 255 : jv_index(x, a[0], "length"), leeway = given(a[3]) ? jv_index(x, a[3], "leeway") : 5;
+    int64_t length = a[0].t == V_MISSING ? 255 : jv_index(x, a[0], "length"),
+            leeway = given(a[3]) ? jv_index(x, a[3], "leeway") : 5;
     struct val end = a[2].t == V_MISSING ? jv_text(x, "...") : a[2];
-    const struct str *tail = need_str(x, end, "truncate"), *s = need_str(x, self, "truncate");
+    const struct str *tail = need_str(x, end, "truncate"), *s;
     if (length < (int64_t)tail->n_chars)
         jx_fail(x, JINJA_VALUE, "expected length >= %zu, got %lld", tail->n_chars, (long long)length);
     if (leeway < 0)
         jx_fail(x, JINJA_VALUE, "expected leeway >= 0, got %lld", (long long)leeway);
-    if ((int64_t)s->n_chars <= length + leeway)
+    if (jx_len(x, self) <= length + leeway)
         return self;
+    s = need_str(x, self, "truncate");
     size_t cut = (size_t)js_index_byte(s, (size_t)length - tail->n_chars);
     if (!truth_or(x, a[1], false))
         for (size_t i = cut; i-- > 0;)
@@ -220,9 +243,11 @@ static size_t chunk_end(const struct str *s, size_t i, bool hyphens)
 }
 
 /* Fills lines of at most width characters; white space at line borders is dropped. */
-static void wrap_line(struct jx *x, struct list_builder *lines, const struct str *s, int64_t width, bool break_long, bool hyphens)
+static void wrap_line(struct jx *x, struct list_builder *lines, const struct str *s, int64_t width,
+                      bool break_long, bool hyphens)
 {
-    size_t i = 0, start = 0, end = 0; // the line so far is [start, end), what follows end is pending white space
+    size_t i = 0, start = 0,
+           end = 0; // the line so far is [start, end), what follows end is pending white space
     bool has = false;
     while (i < s->n) {
         size_t e = chunk_end(s, i, hyphens);
@@ -236,6 +261,7 @@ static void wrap_line(struct jx *x, struct list_builder *lines, const struct str
             continue;
         }
         size_t from = has ? start : i;
+        jx_spend(x, 1 + (e - from) / 16);
         if ((int64_t)utf8_count(s->p + from, e - from) <= width) {
             start = from;
             end = e;
@@ -302,7 +328,8 @@ static size_t entity(struct sb *b, const struct str *s, size_t i)
 {
     static const struct {
         const char *name, *text;
-    } names[] = {{"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}, {"&quot;", "\""}, {"&apos;", "'"}, {"&nbsp;", "\xc2\xa0"}};
+    } names[] = {{"&amp;", "&"},   {"&lt;", "<"},   {"&gt;", ">"},
+                 {"&quot;", "\""}, {"&apos;", "'"}, {"&nbsp;", "\xc2\xa0"}};
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         size_t n = strlen(names[k].name);
         if (s->n - i >= n && !memcmp(s->p + i, names[k].name, n)) {
@@ -396,7 +423,8 @@ static void url_quote(struct sb *b, struct val v, bool for_query)
     const struct str *s = v.t == V_BYTES ? v.u.s : jv_to_str(b->x, v).u.s;
     for (size_t i = 0; i < s->n; i++) {
         uint8_t c = (uint8_t)s->p[i];
-        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c && strchr("_.-~", c));
+        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                     (c && strchr("_.-~", c));
         char out[8];
         if (plain || (c == '/' && !for_query))
             snprintf(out, sizeof out, "%c", c);
@@ -451,7 +479,7 @@ FILTER_TYPE(f_filesizeformat)
         return jv_text(x, "1 Byte");
     int i = 0;
     if (bytes < base) {
-        snprintf(s, sizeof s, "%.0f Bytes", trunc(bytes));
+        snprintf(s, sizeof s, "%.0f Bytes", trunc(bytes) + 0.0); // + 0.0: no -0
     } else {
         for (; i < 7 && bytes >= unit; i++)
             unit *= base;

@@ -24,7 +24,8 @@ struct spec {
 static void check_size(struct jx *x, int64_t n, int64_t max)
 {
     if (n > max)
-        jx_fail(x, JINJA_LIMIT, "a width or precision of a format is larger than the limit of %lld", (long long)max);
+        jx_fail(x, JINJA_LIMIT, "a width or precision of a format is larger than the limit of %lld",
+                (long long)max);
 }
 
 /* Writes head (sign, prefix) and body, padded to the width. */
@@ -83,7 +84,11 @@ static void put_int(struct sb *b, struct spec *sp, struct val v)
 {
     struct jx *x = b->x;
     int base = sp->type == 'b' ? 2 : sp->type == 'o' ? 8 : (sp->type | 0x20) == 'x' ? 16 : 10;
-    const char *prefix = !sp->alt || base == 10 ? "" : base == 2 ? "0b" : base == 8 ? "0o" : sp->type == 'X' ? "0X" : "0x";
+    const char *prefix = !sp->alt || base == 10 ? ""
+                         : base == 2            ? "0b"
+                         : base == 8            ? "0o"
+                         : sp->type == 'X'      ? "0X"
+                                                : "0x";
     const char *s = jn_text(x, v, base, true);
     bool neg = *s == '-';
     struct sb *t = sb_new(x);
@@ -176,7 +181,11 @@ static struct val ascii_repr(struct jx *x, struct val v)
         if (cp >= 0 && cp < 0x80) {
             sb_part(t, s, i, i + 1);
         } else {
-            snprintf(e, sizeof e, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)cp);
+            snprintf(e, sizeof e,
+                     cp < 0x100     ? "\\x%02x"
+                     : cp < 0x10000 ? "\\u%04x"
+                                    : "\\U%08x",
+                     (unsigned)cp);
             sb_add(t, e, strlen(e), js_from_at(s, i));
         }
         i += (size_t)len;
@@ -252,7 +261,8 @@ static void percent_int(struct percent *p, struct sb *b, struct spec *sp, struct
     if (v.t == V_UNDEF)
         jx_fail_undef(p->x, v);
     if (!jv_is_num(v) || (is_based && v.t == V_FLOAT))
-        jx_fail(p->x, JINJA_TYPE, "%%%c format: a%s number is required, not %s", sp->type, is_based ? "n integer" : " real", jv_type_name(v));
+        jx_fail(p->x, JINJA_TYPE, "%%%c format: a%s number is required, not %s", sp->type,
+                is_based ? "n integer" : " real", jv_type_name(v));
     put_int(b, sp, v.t == V_FLOAT ? jn_from_double(p->x, v.u.f) : v);
 }
 
@@ -332,7 +342,8 @@ static void percent_field(struct percent *p, struct sb *b)
         put_float(b, &sp, jn_double(x, v));
         return;
     default:
-        jx_fail(x, JINJA_VALUE, "unsupported format character '%c'", sp.type >= ' ' && sp.type < 127 ? sp.type : '?');
+        jx_fail(x, JINJA_VALUE, "unsupported format character '%c'",
+                sp.type >= ' ' && sp.type < 127 ? sp.type : '?');
     }
 }
 
@@ -354,7 +365,8 @@ struct val js_percent(struct jx *x, struct val self, struct val right)
         if (at)
             percent_field(&p, b);
     }
-    bool may_be_mapping = right.t == V_DICT || right.t == V_LIST || right.t == V_UNDEF || right.t == V_RANGE || right.t == V_BYTES;
+    bool may_be_mapping = right.t == V_DICT || right.t == V_LIST || right.t == V_UNDEF ||
+                          right.t == V_RANGE || right.t == V_BYTES;
     if (p.next < p.n_args && !may_be_mapping)
         jx_fail(x, JINJA_TYPE, "not all arguments converted during string formatting");
     struct val v = sb_take(b);
@@ -421,7 +433,8 @@ static void format_value(struct sb *b, struct val v, const struct str *spec)
     sp.from = jv_from(v);
     if (v.t == V_STR) {
         if ((sp.type && sp.type != 's') || sp.align == '=' || sp.sign || sp.group)
-            jx_fail(x, JINJA_VALUE, "Unknown format code '%c' for object of type 'str'", sp.type ? sp.type : '=');
+            jx_fail(x, JINJA_VALUE, "Unknown format code '%c' for object of type 'str'",
+                    sp.type ? sp.type : '=');
         put_text(b, &sp, v.u.s);
     } else if (!jv_is_num(v)) {
         jx_fail(x, JINJA_TYPE, "unsupported format string passed to %s.__format__", jv_type_name(v));
@@ -475,9 +488,11 @@ static struct val field_value(struct format *f, size_t i, size_t end)
         i++;
     struct val v = {0};
     if (i == start || all_digits(s + start, i - start)) {
-        int64_t at = i == start ? f->next++ : jv_index(x, jn_parse_int(x, s + start, i - start, 10, &ok), "field");
+        int64_t at =
+            i == start ? f->next++ : jv_index(x, jn_parse_int(x, s + start, i - start, 10, &ok), "field");
         if (i == start ? f->next <= 0 : f->next > 0)
-            jx_fail(x, JINJA_VALUE, "cannot switch between manual field specification and automatic field numbering");
+            jx_fail(x, JINJA_VALUE,
+                    "cannot switch between manual field specification and automatic field numbering");
         if (i != start)
             f->next = -1;
         if (at >= f->args->n)
@@ -485,13 +500,17 @@ static struct val field_value(struct format *f, size_t i, size_t end)
         v = f->args->v[at];
     } else {
         for (int k = 0; k < f->args->n_kw && v.t == V_MISSING; k++)
-            if (f->args->kw[k].k.u.s->n == i - start && !memcmp(f->args->kw[k].k.u.s->p, s + start, i - start))
+            if (f->args->kw[k].k.u.s->n == i - start &&
+                !memcmp(f->args->kw[k].k.u.s->p, s + start, i - start))
                 v = f->args->kw[k].v;
-        struct pair *p = v.t == V_MISSING && f->mapping.t == V_DICT ? jd_find_text(x, f->mapping.u.d, s + start, i - start) : NULL;
+        struct pair *p = v.t == V_MISSING && f->mapping.t == V_DICT
+                             ? jd_find_text(x, f->mapping.u.d, s + start, i - start)
+                             : NULL;
         if (p)
             v = p->v;
         if (v.t == V_MISSING)
-            jx_fail(x, JINJA_VALUE, "the format's field '%.*s' was not given", (int)(i - start > 99 ? 99 : i - start), s + start);
+            jx_fail(x, JINJA_VALUE, "the format's field '%.*s' was not given",
+                    (int)(i - start > 99 ? 99 : i - start), s + start);
     }
     while (i < end) {
         bool is_attr = s[i] == '.';
@@ -504,7 +523,8 @@ static struct val field_value(struct format *f, size_t i, size_t end)
         if (is_attr)
             v = jx_attr(x, v, key);
         else
-            v = jx_item(x, v, all_digits(s + from, i - from) ? jn_parse_int(x, s + from, i - from, 10, &ok) : key);
+            v = jx_item(x, v,
+                        all_digits(s + from, i - from) ? jn_parse_int(x, s + from, i - from, 10, &ok) : key);
         i += !is_attr;
         if (!is_attr && i < end && s[i] != '.' && s[i] != '[')
             jx_fail(x, JINJA_VALUE, "Only '.' or '[' may follow ']' in format field specifier");

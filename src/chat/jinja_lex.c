@@ -24,7 +24,8 @@ struct lexer {
 bool jx_is_space(int32_t cp)
 {
     return (cp >= 9 && cp <= 13) || (cp >= 0x1C && cp <= 0x20) || cp == 0x85 || cp == 0xA0 || cp == 0x1680 ||
-           (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000;
+           (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F || cp == 0x205F ||
+           cp == 0x3000;
 }
 
 static struct token *add(struct lexer *l, enum token_type type, size_t start, size_t n)
@@ -178,7 +179,8 @@ static size_t digits(const struct lexer *l, size_t i)
 
 static size_t based_digits(const struct lexer *l, size_t i, const char *set)
 {
-    while (i < l->n && ((l->s[i] && strchr(set, l->s[i])) || (l->s[i] == '_' && i + 1 < l->n && l->s[i + 1] && strchr(set, l->s[i + 1]))))
+    while (i < l->n && ((l->s[i] && strchr(set, l->s[i])) ||
+                        (l->s[i] == '_' && i + 1 < l->n && l->s[i + 1] && strchr(set, l->s[i + 1]))))
         i++;
     return i;
 }
@@ -209,12 +211,16 @@ static void lex_number(struct lexer *l)
         v = jv_float(f);
     } else {
         char c = start + 1 < l->n ? l->s[start + 1] | 0x20 : 0;
-        const char *set = c == 'x' ? "0123456789abcdefABCDEF" : c == 'o' ? "01234567" : c == 'b' ? "01" : NULL;
+        const char *set = c == 'x'   ? "0123456789abcdefABCDEF"
+                          : c == 'o' ? "01234567"
+                          : c == 'b' ? "01"
+                                     : NULL;
         if (l->s[start] == '0' && set && based_digits(l, start + 2, set) > start + 2) {
             end = based_digits(l, start + 2, set);
         } else if (l->s[start] == '0') {
             end = start + 1;
-            while (end < l->n && (l->s[end] == '0' || (l->s[end] == '_' && end + 1 < l->n && l->s[end + 1] == '0')))
+            while (end < l->n &&
+                   (l->s[end] == '0' || (l->s[end] == '_' && end + 1 < l->n && l->s[end + 1] == '0')))
                 end++;
         }
         v = jn_parse_int(l->x, l->s + start, end - start, 0, &ok);
@@ -227,7 +233,10 @@ static void lex_number(struct lexer *l)
 
 static int hex_digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 /* Decodes the escape behind a backslash at i into b; returns the position behind it. Unknown escapes stay. */
@@ -300,7 +309,8 @@ static bool is_name_char(int32_t cp)
     if (cp < 0x80)
         return (cp >= 'a' && cp <= 'z') || (cp >= 'A' && cp <= 'Z') || (cp >= '0' && cp <= '9') || cp == '_';
     int c = utf8proc_category(cp);
-    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_MC) || c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL;
+    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_MC) || c == UTF8PROC_CATEGORY_ND ||
+           c == UTF8PROC_CATEGORY_NL;
 }
 
 static void lex_operator(struct lexer *l)
@@ -336,7 +346,9 @@ static void lex_tag(struct lexer *l, bool is_variable)
     move(l, l->pos + 2 + (sign_at(l, l->pos + 2) != 0));
     l->n_open = 0;
     while (l->pos < l->n) {
-        size_t end = l->n_open ? 0 : tag_end(l, l->pos, is_variable ? "}}" : "%}", !is_variable, !is_variable && l->o->trim_blocks);
+        size_t end = l->n_open ? 0
+                               : tag_end(l, l->pos, is_variable ? "}}" : "%}", !is_variable,
+                                         !is_variable && l->o->trim_blocks);
         int32_t cp;
         if (end) {
             add(l, is_variable ? TOK_VAR_END : TOK_BLOCK_END, l->pos, 2);
@@ -389,7 +401,8 @@ struct token *jinja_lex(struct jx *x, const char *s, size_t n, const struct jinj
     x->line = 1;
     while (l->pos < l->n) {
         size_t at = l->pos;
-        while (at < l->n && !(l->s[at] == '{' && at + 1 < l->n && strchr("{%#", l->s[at + 1]) && l->s[at + 1]))
+        while (at < l->n &&
+               !(l->s[at] == '{' && at + 1 < l->n && strchr("{%#", l->s[at + 1]) && l->s[at + 1]))
             at++;
         if (at == l->n) {
             add(l, TOK_DATA, l->pos, l->n - l->pos);

@@ -182,7 +182,10 @@ static struct big *mag_divmod(struct jx *x, const struct big *a, const struct bi
 
 static int digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'z' ? c - 'a' + 10 : c >= 'A' && c <= 'Z' ? c - 'A' + 10 : 99;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'z' ? c - 'a' + 10
+           : c >= 'A' && c <= 'Z' ? c - 'A' + 10
+                                  : 99;
 }
 
 static void strip_space(const char **s, size_t *n)
@@ -469,7 +472,8 @@ static struct val true_divide(struct jx *x, struct val a, struct val b)
     const struct big *p = to_big(x, a), *d = to_big(x, b);
     int64_t shift = 66 - (mag_bits(p) - mag_bits(d)); // the quotient gets at least 65 bits
     int64_t ps = shift > 0 ? shift : 0, ds = shift < 0 ? -shift : 0;
-    struct big *ps_ = big_new(x, p->n + (size_t)ps / 32 + 1), *ds_ = big_new(x, d->n + (size_t)ds / 32 + 1), *q;
+    struct big *ps_ = big_new(x, p->n + (size_t)ps / 32 + 1), *ds_ = big_new(x, d->n + (size_t)ds / 32 + 1),
+               *q;
     for (int64_t i = mag_bits(p) - 1; i >= 0; i--)
         if (bit(p, i))
             ps_->d[(i + ps) / 32] |= 1u << (i + ps) % 32;
@@ -487,12 +491,15 @@ static struct val true_divide(struct jx *x, struct val a, struct val b)
 
 static struct val int_arith(struct jx *x, char op, struct val a, struct val b)
 {
+    a = a.t == V_BOOL ? jv_int(a.u.b) : a;
+    b = b.t == V_BOOL ? jv_int(b.u.b) : b;
     if ((op == '/' || op == 'f' || op == '%') && jn_sign(b) == 0)
         jx_fail(x, JINJA_VALUE, op == '/' ? "division by zero" : "integer division or modulo by zero");
     if (op == '/')
         return true_divide(x, a, b);
     if (op == 'p')
-        return jn_sign(b) < 0 ? float_arith(x, 'p', need_double(x, a), need_double(x, b)) : int_power(x, a, b);
+        return jn_sign(b) < 0 ? float_arith(x, 'p', need_double(x, a), need_double(x, b))
+                              : int_power(x, a, b);
     if (a.t != V_BIG && b.t != V_BIG) {
         int64_t i = a.t == V_BOOL ? a.u.b : a.u.i, j = b.t == V_BOOL ? b.u.b : b.u.i, r;
         if (op == '+' && !__builtin_add_overflow(i, j, &r))
@@ -619,7 +626,8 @@ const char *jn_text(struct jx *x, struct val v, int base, bool limited)
         }
     } while (rest->n);
     if (limited && base == 10 && cap - at > JX_MAX_INT_DIGITS)
-        jx_fail(x, JINJA_VALUE, "an integer of more than %d digits can't be turned into text", JX_MAX_INT_DIGITS);
+        jx_fail(x, JINJA_VALUE, "an integer of more than %d digits can't be turned into text",
+                JX_MAX_INT_DIGITS);
     if (b->neg)
         s[--at] = '-';
     return s + at;

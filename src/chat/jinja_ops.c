@@ -1,5 +1,5 @@
 /* Operators, attributes, items, slices and sorting: what an expression can do with two values. */
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "chat/jinja_eval.h"
@@ -57,7 +57,10 @@ static struct val repeat(struct jx *x, struct val seq, struct val times)
     return lb_take(x, &b, seq.t);
 }
 
-static bool is_sequence(struct val v) { return v.t == V_STR || v.t == V_BYTES || v.t == V_LIST || v.t == V_TUPLE; }
+static bool is_sequence(struct val v)
+{
+    return v.t == V_STR || v.t == V_BYTES || v.t == V_LIST || v.t == V_TUPLE;
+}
 
 static struct val str_add(struct jx *x, struct val a, struct val b)
 {
@@ -74,7 +77,6 @@ static struct val str_add(struct jx *x, struct val a, struct val b)
 
 struct val jx_binary(struct jx *x, char op, struct val a, struct val b)
 {
-    static const char names[] = "+-*/%", *const words[] = {"+", "-", "*", "/", "%"};
     if (op == '%' && (a.t == V_STR || a.t == V_BYTES))
         return js_percent(x, a, b);
     if (a.t == V_UNDEF || b.t == V_UNDEF)
@@ -88,10 +90,11 @@ struct val jx_binary(struct jx *x, char op, struct val a, struct val b)
     if (op == '*' && jv_is_int(a) && is_sequence(b))
         return repeat(x, b, a);
     if (op == '+' && is_sequence(a))
-        jx_fail(x, JINJA_TYPE, "can only concatenate %s (not \"%s\") to %s", jv_type_name(a), jv_type_name(b), jv_type_name(a));
-    const char *at = strchr(names, op);
-    jx_fail(x, JINJA_TYPE, "unsupported operand type(s) for %s: '%s' and '%s'", at ? words[at - names] : op == 'f' ? "//" : "**",
-            jv_type_name(a), jv_type_name(b));
+        jx_fail(x, JINJA_TYPE, "can only concatenate %s (not \"%s\") to %s", jv_type_name(a), jv_type_name(b),
+                jv_type_name(a));
+    const char *sign = op == 'f' ? "//" : op == 'p' ? "**" : (char[]){op, 0};
+    jx_fail(x, JINJA_TYPE, "unsupported operand type(s) for %s: '%s' and '%s'", sign, jv_type_name(a),
+            jv_type_name(b));
 }
 
 /* ---- slices --------------------------------------------------------------------------------------- */
@@ -100,9 +103,9 @@ static int64_t slice_bound(struct jx *x, struct val v, int64_t dflt)
 {
     if (v.t == V_NONE)
         return dflt;
-    if (v.t != V_UNDEF && !jv_is_int(v))
+    if (!jv_is_int(v))
         jx_fail(x, JINJA_TYPE, "slice indices must be integers or None or have an __index__ method");
-    return v.t == V_UNDEF ? (jx_fail(x, JINJA_TYPE, "slice indices must be integers or None"), 0) : jv_index(x, v, "slice");
+    return jv_index(x, v, "slice");
 }
 
 static int64_t clamp(int64_t i, int64_t n, int64_t lo, int64_t hi)
@@ -141,9 +144,12 @@ struct val jx_slice(struct jx *x, struct val obj, const struct slice *sl)
 {
     if (obj.t == V_UNDEF)
         jx_fail_undef(x, obj);
-    int64_t len = is_sequence(obj) || obj.t == V_RANGE ? jv_len(x, obj) : -1, step = slice_bound(x, sl->step, 1);
+    int64_t len = is_sequence(obj) || obj.t == V_RANGE ? jv_len(x, obj) : -1,
+            step = slice_bound(x, sl->step, 1);
     if (len < 0)
-        jx_fail(x, JINJA_TYPE, obj.t == V_DICT ? "unhashable type: 'slice'" : "'%s' object is not subscriptable", jv_type_name(obj));
+        jx_fail(x, JINJA_TYPE,
+                obj.t == V_DICT ? "unhashable type: 'slice'" : "'%s' object is not subscriptable",
+                jv_type_name(obj));
     if (step == 0)
         jx_fail(x, JINJA_VALUE, "slice step cannot be zero");
     int64_t lo = step > 0 ? 0 : -1, hi = step > 0 ? len : len - 1;
@@ -190,32 +196,31 @@ struct val jx_slice(struct jx *x, struct val obj, const struct slice *sl)
  * when printed and a security error when used. */
 static bool is_internal(struct val obj, const char *name, size_t n)
 {
-    static const char *const all[] = {"class", "doc", "init", "new", "str", "repr", "eq", "ne", "lt", "le", "gt", "ge", "hash", "dir",
-        "format", "getattribute", "setattr", "delattr", "reduce", "reduce_ex", "sizeof", "subclasshook", "init_subclass", "getstate"};
-    static const char *const sequence[] = {"add", "mul", "rmul", "len", "getitem", "contains", "iter", "class_getitem", "reversed",
-        "setitem", "delitem", "iadd", "imul", "mod", "rmod", "getnewargs", "or", "ror", "ior"};
-    static const char *const number[] = {"add", "sub", "mul", "mod", "divmod", "pow", "neg", "pos", "abs", "bool", "int", "float", "index",
-        "floordiv", "truediv", "radd", "rsub", "rmul", "round", "trunc", "floor", "ceil", "and", "or", "xor", "invert", "lshift", "rshift"};
-    static const char *const function[] = {"call", "globals", "code", "defaults", "kwdefaults", "closure", "annotations", "name",
-        "qualname", "module", "dict", "get", "self", "func", "wrapped", "builtins", "text_signature"};
-    const struct {
-        const char *const *names;
-        size_t n;
-        bool applies;
-    } sets[] = {{all, sizeof all / sizeof *all, true},
-                {sequence, sizeof sequence / sizeof *sequence, is_sequence(obj) || obj.t == V_DICT || obj.t == V_RANGE || obj.t == V_VIEW},
-                {number, sizeof number / sizeof *number, jv_is_num(obj)},
-                {function, sizeof function / sizeof *function, obj.t >= V_NS}};
-    if (n < 5 || memcmp(name, "__", 2) || memcmp(name + n - 2, "__", 2))
+    static const char all[] =
+        " class doc init new str repr eq ne lt le gt ge hash dir format getattribute setattr delattr "
+        "reduce reduce_ex sizeof subclasshook init_subclass getstate ";
+    static const char sequence[] =
+        " add mul rmul len getitem contains iter class_getitem reversed setitem delitem iadd imul "
+        "mod rmod getnewargs or ror ior ";
+    static const char number[] =
+        " add sub mul mod divmod pow neg pos abs bool int float index floordiv truediv radd rsub "
+        "rmul round trunc floor ceil and or xor invert lshift rshift ";
+    static const char function[] =
+        " call globals code defaults kwdefaults closure annotations name qualname module dict get "
+        "self func wrapped builtins text_signature ";
+    char word[32];
+    if (n < 5 || n - 4 > sizeof word - 3 || memcmp(name, "__", 2) || memcmp(name + n - 2, "__", 2))
         return false;
-    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
-        for (size_t j = 0; sets[i].applies && j < sets[i].n; j++)
-            if (strlen(sets[i].names[j]) == n - 4 && !memcmp(sets[i].names[j], name + 2, n - 4))
-                return true;
-    return false;
+    snprintf(word, sizeof word, " %.*s ", (int)(n - 4), name + 2);
+    bool has_items = is_sequence(obj) || obj.t == V_DICT || obj.t == V_RANGE || obj.t == V_VIEW;
+    return strstr(all, word) || (has_items && strstr(sequence, word)) ||
+           (jv_is_num(obj) && strstr(number, word)) || (obj.t >= V_NS && strstr(function, word));
 }
 
-static bool name_is(const char *name, size_t n, const char *what) { return strlen(what) == n && !memcmp(name, what, n); }
+static bool name_is(const char *name, size_t n, const char *what)
+{
+    return strlen(what) == n && !memcmp(name, what, n);
+}
 
 /* Attributes that are no methods. */
 static bool data_attr(struct jx *x, struct val obj, const char *name, size_t n, struct val *out)
@@ -275,7 +280,7 @@ bool jx_own_attr(struct jx *x, struct val obj, struct val name, struct val *out)
 struct val jx_attr(struct jx *x, struct val obj, struct val name)
 {
     struct val v;
-    if (obj.t == V_UNDEF)
+    if (obj.t == V_UNDEF && !is_internal(obj, name.u.s->p, name.u.s->n))
         jx_fail_undef(x, obj);
     if (jx_own_attr(x, obj, name, &v))
         return v;
@@ -313,8 +318,9 @@ static bool find_item(struct jx *x, struct val obj, struct val key, struct val *
         *out = str_slice(x, obj.u.s, i, 1, 1);
         out->markup = obj.markup;
     } else {
-        *out = obj.t == V_BYTES ? jv_int((uint8_t)obj.u.s->p[i]) : obj.t == V_RANGE ? jv_int(obj.u.range->start + i * obj.u.range->step)
-                                                                                  : obj.u.l->v[i];
+        *out = obj.t == V_BYTES   ? jv_int((uint8_t)obj.u.s->p[i])
+               : obj.t == V_RANGE ? jv_int(obj.u.range->start + i * obj.u.range->step)
+                                  : obj.u.l->v[i];
     }
     return true;
 }
@@ -368,7 +374,8 @@ void jx_sort(struct jx *x, struct val *items, struct val *keys, size_t n, bool r
             size_t i = lo, j = mid, k = lo;
             while (i < mid && j < hi) {
                 struct val left = keys[a[i]], right = keys[a[j]];
-                bool take_right = (reverse ? jv_compare(x, left, right, "<") : jv_compare(x, right, left, "<")) < 0;
+                bool take_right =
+                    (reverse ? jv_compare(x, left, right, "<") : jv_compare(x, right, left, "<")) < 0;
                 b[k++] = take_right ? a[j++] : a[i++];
             }
             while (i < mid)

@@ -46,6 +46,7 @@ static struct node *node(struct parser *p, enum node_type type)
     n->type = (uint8_t)type;
     n->line = p->tok->line;
     n->height = 1;
+    n->varies = type == N_NAME || type == N_CALL;
     return n;
 }
 
@@ -53,8 +54,10 @@ static void grow(struct parser *p, struct node *n, const struct node *child)
 {
     if (child && child->height >= n->height)
         n->height = (uint16_t)(child->height + 1);
+    n->varies |= child && child->varies;
     if (n->height > JX_MAX_TREE)
-        jx_fail(p->x, JINJA_LIMIT, "an expression of the template is longer than the limit of %d steps", JX_MAX_TREE);
+        jx_fail(p->x, JINJA_LIMIT, "an expression of the template is longer than the limit of %d steps",
+                JX_MAX_TREE);
 }
 
 static struct node *node2(struct parser *p, enum node_type type, struct node *a, struct node *b)
@@ -89,8 +92,14 @@ static struct sym *intern(struct parser *p, const char *s, size_t n)
     return *at = y;
 }
 
-static bool text_is(const char *s, size_t n, const char *what) { return strlen(what) == n && !memcmp(s, what, n); }
-static bool is_name(const struct token *t, const char *name) { return t->type == TOK_NAME && text_is(t->s, t->n, name); }
+static bool text_is(const char *s, size_t n, const char *what)
+{
+    return strlen(what) == n && !memcmp(s, what, n);
+}
+static bool is_name(const struct token *t, const char *name)
+{
+    return t->type == TOK_NAME && text_is(t->s, t->n, name);
+}
 static bool is_op(const struct token *t, int op) { return t->type == TOK_OP && t->op == op; }
 
 static bool take_op(struct parser *p, int op)
@@ -147,7 +156,9 @@ static struct node *tuple(struct parser *p, int how, const char *end_name)
         if (is_tuple_end(p, end_name))
             break;
         enter(p);
-        struct node *e = how & TUPLE_TARGET ? primary(p, how & TUPLE_NS) : how & TUPLE_NO_COND ? binary(p, 0) : expression(p);
+        struct node *e = how & TUPLE_TARGET    ? primary(p, how & TUPLE_NS)
+                         : how & TUPLE_NO_COND ? binary(p, 0)
+                                               : expression(p);
         p->nest--;
         chain(p, t, &tail, e);
         if (!is_op(p->tok, ',')) {
@@ -188,7 +199,8 @@ static struct node *constant(struct parser *p, struct val v)
 {
     struct node *n = node(p, N_CONST);
     n->v = v;
-    if (v.t == V_STR) { // without its builder: the tree outlives it, and nothing may grow in a tree that threads share
+    if (v.t ==
+        V_STR) { // without its builder: the tree outlives it, and nothing may grow in a tree that threads share
         struct str *s = jx_alloc(p->x, sizeof *s);
         *s = *v.u.s;
         s->store = NULL;
@@ -216,7 +228,10 @@ static struct node *name_or_word(struct parser *p, bool may_be_ns)
         n->v = need_name(p)->text;
         return n;
     }
-    p->uses |= is_name(t, "caller") ? USES_CALLER : is_name(t, "kwargs") ? USES_KWARGS : is_name(t, "varargs") ? USES_VARARGS : 0;
+    p->uses |= is_name(t, "caller")    ? USES_CALLER
+               : is_name(t, "kwargs")  ? USES_KWARGS
+               : is_name(t, "varargs") ? USES_VARARGS
+                                       : 0;
     return n;
 }
 
@@ -317,11 +332,12 @@ static void call_args(struct parser *p, struct node *n)
             arg->op = ARG_KEY;
             arg->name = need_name(p);
             p->tok++;
-            for (const struct node *k = n->kids; k; k = k->next)
+            for (const struct node *k = n->kids; k; k = k->next, jx_spend(p->x, 1))
                 if (k->name == arg->name)
                     jx_fail(p->x, JINJA_SYNTAX, "keyword argument repeated: %s", arg->name->s);
         }
-        if ((arg->op == ARG_POS && worst != ARG_POS) || (arg->op == ARG_STAR && worst >= ARG_STAR) || worst == ARG_STAR2)
+        if ((arg->op == ARG_POS && worst != ARG_POS) || (arg->op == ARG_STAR && worst >= ARG_STAR) ||
+            worst == ARG_STAR2)
             jx_fail(p->x, JINJA_SYNTAX, "invalid syntax for function call expression");
         worst = arg->op > worst ? arg->op : worst;
         arg->a = expression(p);
@@ -376,7 +392,8 @@ static struct node *test(struct parser *p, struct node *in)
     const struct token *t = p->tok;
     if (is_op(t, '(')) {
         call_args(p, n);
-    } else if ((t->type == TOK_NAME || t->type == TOK_STRING || t->type == TOK_NUMBER || is_op(t, '[') || is_op(t, '{')) &&
+    } else if ((t->type == TOK_NAME || t->type == TOK_STRING || t->type == TOK_NUMBER || is_op(t, '[') ||
+                is_op(t, '{')) &&
                !is_name(t, "else") && !is_name(t, "or") && !is_name(t, "and")) {
         if (is_name(t, "is"))
             jx_fail(p->x, JINJA_SYNTAX, "You cannot chain multiple tests with is");
@@ -426,7 +443,8 @@ static int compare_op(struct parser *p)
     static const struct {
         int tok;
         char op;
-    } ops[] = {{OP2('=', '='), '='}, {OP2('!', '='), '!'}, {OP2('>', '='), 'g'}, {OP2('<', '='), 'l'}, {'<', '<'}, {'>', '>'}};
+    } ops[] = {{OP2('=', '='), '='}, {OP2('!', '='), '!'}, {OP2('>', '='), 'g'},
+               {OP2('<', '='), 'l'}, {'<', '<'},           {'>', '>'}};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         if (take_op(p, ops[i].tok))
             return ops[i].op;
@@ -470,8 +488,8 @@ static struct node *binary(struct parser *p, int min)
     static const struct {
         int tok, prec;
         char op;
-    } ops[] = {{'+', P_ADD, '+'}, {'-', P_ADD, '-'}, {'*', P_MUL, '*'}, {'/', P_MUL, '/'}, {'%', P_MUL, '%'},
-               {OP2('/', '/'), P_MUL, 'f'}, {OP2('*', '*'), P_POW, 'p'}};
+    } ops[] = {{'+', P_ADD, '+'}, {'-', P_ADD, '-'},           {'*', P_MUL, '*'},          {'/', P_MUL, '/'},
+               {'%', P_MUL, '%'}, {OP2('/', '/'), P_MUL, 'f'}, {OP2('*', '*'), P_POW, 'p'}};
     struct node *left;
     int operators = 0;
     if (min == P_UNARY)
@@ -556,7 +574,8 @@ static struct sym *target_name(struct parser *p)
 }
 
 /* Body of a statement from the tag's end to one of the ends; the end's name is consumed. */
-static struct node *statements(struct parser *p, struct node *n, const char *e1, const char *e2, const char *e3, const char **found)
+static struct node *statements(struct parser *p, struct node *n, const char *e1, const char *e2,
+                               const char *e3, const char **found)
 {
     const char *const ends[MAX_OPEN + 1] = {e1, e2, e3, NULL};
     const char *local;
@@ -639,7 +658,7 @@ static void signature(struct parser *p, struct node *n)
             need_op(p, ',', "','");
         struct node *param = node(p, N_ARG);
         param->name = target_name(p);
-        for (const struct node *k = n->kids; k; k = k->next)
+        for (const struct node *k = n->kids; k; k = k->next, jx_spend(p->x, 1))
             if (k->name == param->name)
                 jx_fail(p->x, JINJA_SYNTAX, "duplicate argument '%s'", param->name->s);
         if (take_op(p, '=')) {
@@ -743,7 +762,7 @@ static struct node *parse_block(struct parser *p)
 {
     struct node *n = node(p, S_BLOCK);
     n->name = need_name(p);
-    for (const struct node *b = p->t->blocks; b; b = b->c)
+    for (const struct node *b = p->t->blocks; b; b = b->c, jx_spend(p->x, 1))
         if (b->name == n->name)
             jx_fail(p->x, JINJA_SYNTAX, "block '%s' defined twice", n->name->s);
     n->c = p->t->blocks;
@@ -752,7 +771,8 @@ static struct node *parse_block(struct parser *p)
     bool required = take_name(p, "required");
     n->body = statements(p, n, "endblock", NULL, NULL, NULL);
     if (required)
-        jx_fail(p->x, JINJA_SYNTAX, "required block '%s' has no content: templates can't be inherited here", n->name->s);
+        jx_fail(p->x, JINJA_SYNTAX, "required block '%s' has no content: templates can't be inherited here",
+                n->name->s);
     if (is_name(p->tok, n->name->s))
         p->tok++;
     return n;
@@ -802,7 +822,10 @@ static struct node *parse_loader(struct parser *p)
     return n;
 }
 
-static struct node *parse_jump(struct parser *p) { return node(p, is_name(p->tok - 1, "break") ? S_BREAK : S_CONTINUE); }
+static struct node *parse_jump(struct parser *p)
+{
+    return node(p, is_name(p->tok - 1, "break") ? S_BREAK : S_CONTINUE);
+}
 
 static struct node *statement(struct parser *p)
 {
@@ -810,10 +833,23 @@ static struct node *statement(struct parser *p)
         const char *tag;
         struct node *(*parse)(struct parser *p);
     } tags[] = {
-        {"if", parse_if}, {"for", parse_for}, {"set", parse_set}, {"macro", parse_macro}, {"call", parse_call},
-        {"filter", parse_filter_block}, {"with", parse_with}, {"autoescape", parse_autoescape}, {"block", parse_block},
-        {"print", parse_print}, {"generation", parse_generation}, {"break", parse_jump}, {"continue", parse_jump},
-        {"include", parse_loader}, {"import", parse_loader}, {"from", parse_loader}, {"extends", parse_loader},
+        {"if", parse_if},
+        {"for", parse_for},
+        {"set", parse_set},
+        {"macro", parse_macro},
+        {"call", parse_call},
+        {"filter", parse_filter_block},
+        {"with", parse_with},
+        {"autoescape", parse_autoescape},
+        {"block", parse_block},
+        {"print", parse_print},
+        {"generation", parse_generation},
+        {"break", parse_jump},
+        {"continue", parse_jump},
+        {"include", parse_loader},
+        {"import", parse_loader},
+        {"from", parse_loader},
+        {"extends", parse_loader},
     };
     const struct token *t = p->tok;
     if (t->type != TOK_NAME)
@@ -837,7 +873,8 @@ static struct node *body(struct parser *p, const char *const *ends, const char *
         case TOK_EOF:
             p->x->line = t->line;
             if (ends)
-                jx_fail(p->x, JINJA_SYNTAX, "Unexpected end of template: '%s' is missing", ends[2] ? ends[2] : ends[0]);
+                jx_fail(p->x, JINJA_SYNTAX, "Unexpected end of template: '%s' is missing",
+                        ends[2] ? ends[2] : ends[0]);
             return first;
         case TOK_DATA:
             n = node(p, S_DATA);

@@ -31,7 +31,8 @@ static bool is_printable(int32_t cp)
 
 /* Walks s, hands every stretch that needs no escape through, and every other character to esc, which writes its
  * replacement to out and returns true, or false if the character may stay. */
-static void write_escaped(struct sb *b, const struct str *s, bool (*esc)(int32_t cp, void *ud, char *out), void *ud)
+static void write_escaped(struct sb *b, const struct str *s, bool (*esc)(int32_t cp, void *ud, char *out),
+                          void *ud)
 {
     size_t run = 0;
     char out[16];
@@ -230,7 +231,12 @@ struct val jv_to_str(struct jx *x, struct val v)
 static bool html_escape(int32_t cp, void *ud, char *out)
 {
     (void)ud;
-    const char *to = cp == '&' ? "&amp;" : cp == '<' ? "&lt;" : cp == '>' ? "&gt;" : cp == '\'' ? "&#39;" : cp == '"' ? "&#34;" : NULL;
+    const char *to = cp == '&'    ? "&amp;"
+                     : cp == '<'  ? "&lt;"
+                     : cp == '>'  ? "&gt;"
+                     : cp == '\'' ? "&#39;"
+                     : cp == '"'  ? "&#34;"
+                                  : NULL;
     if (to)
         snprintf(out, 16, "%s", to);
     return to != NULL;
@@ -260,7 +266,8 @@ static bool json_escape(int32_t cp, void *ascii, char *out)
     else if (cp < 0x10000)
         snprintf(out, 16, "\\u%04x", (unsigned)cp);
     else
-        snprintf(out, 16, "\\u%04x\\u%04x", (unsigned)(0xD7C0 + (cp >> 10)), (unsigned)(0xDC00 + (cp & 0x3FF)));
+        snprintf(out, 16, "\\u%04x\\u%04x", (unsigned)(0xD7C0 + (cp >> 10)),
+                 (unsigned)(0xDC00 + (cp & 0x3FF)));
     return true;
 }
 

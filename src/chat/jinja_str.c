@@ -34,9 +34,9 @@ int64_t js_find(struct jx *x, const struct str *s, const struct str *needle, siz
         jx_spend(x, (j - i) / 32);
         if (!at)
             return -1;
+        jx_spend(x, needle->n / 64);
         if (!memcmp(at, needle->p, needle->n))
             return (int64_t)j;
-        jx_spend(x, needle->n / 64);
         i = j + 1;
     }
     return -1;
@@ -47,19 +47,22 @@ int64_t js_rfind(struct jx *x, const struct str *s, const struct str *needle, si
     if (from > to || needle->n > to - from)
         return -1;
     for (size_t i = to - needle->n;; i--) {
+        if (needle->n && s->p[i] == needle->p[0])
+            jx_spend(x, needle->n / 64);
         if (!memcmp(s->p + i, needle->p, needle->n) && (i == s->n || ((uint8_t)s->p[i] & 0xC0) != 0x80))
             return (int64_t)i;
         if (i == from)
             return -1;
         if (i % 16 == 0)
-            jx_spend(x, 1 + needle->n / 64);
+            jx_spend(x, 1);
     }
 }
 
 /* Bytes [*i, *j) that start and end (characters, Python's slice rules) stand for; false if start lies behind. */
 static bool window(struct jx *x, const struct str *s, struct val start, struct val end, size_t *i, size_t *j)
 {
-    int64_t n = (int64_t)s->n_chars, a = given(start) ? jv_index(x, start, "start") : 0, b = given(end) ? jv_index(x, end, "end") : n;
+    int64_t n = (int64_t)s->n_chars, a = given(start) ? jv_index(x, start, "start") : 0,
+            b = given(end) ? jv_index(x, end, "end") : n;
     a = a < 0 ? (a + n < 0 ? 0 : a + n) : a;
     b = b < 0 ? (b + n < 0 ? 0 : b + n) : b > n ? n : b;
     if (a > n || a > b)
@@ -79,11 +82,20 @@ static int64_t search(struct jx *x, struct val self, const struct val *a, bool f
     return at < 0 ? -1 : (int64_t)utf8_count(s->p, (size_t)at);
 }
 
-#define METHOD(name) static struct val m_##name(struct jx *x, struct val self, const struct val *a, const struct args *raw)
+#define METHOD(name) \
+    static struct val m_##name(struct jx *x, struct val self, const struct val *a, const struct args *raw)
 #define UNUSED_ARGS (void)x, (void)self, (void)a, (void)raw
 
-METHOD(find) { UNUSED_ARGS; return jv_int(search(x, self, a, false)); }
-METHOD(rfind) { UNUSED_ARGS; return jv_int(search(x, self, a, true)); }
+METHOD(find)
+{
+    UNUSED_ARGS;
+    return jv_int(search(x, self, a, false));
+}
+METHOD(rfind)
+{
+    UNUSED_ARGS;
+    return jv_int(search(x, self, a, true));
+}
 
 static struct val found(struct jx *x, int64_t at)
 {
@@ -92,8 +104,16 @@ static struct val found(struct jx *x, int64_t at)
     return jv_int(at);
 }
 
-METHOD(index) { UNUSED_ARGS; return found(x, search(x, self, a, false)); }
-METHOD(rindex) { UNUSED_ARGS; return found(x, search(x, self, a, true)); }
+METHOD(index)
+{
+    UNUSED_ARGS;
+    return found(x, search(x, self, a, false));
+}
+METHOD(rindex)
+{
+    UNUSED_ARGS;
+    return found(x, search(x, self, a, true));
+}
 
 METHOD(count)
 {
@@ -110,7 +130,8 @@ METHOD(count)
     return jv_int(n);
 }
 
-static bool has_affix(struct jx *x, const struct str *s, size_t i, size_t j, struct val affix, bool at_end, const char *what)
+static bool has_affix(struct jx *x, const struct str *s, size_t i, size_t j, struct val affix, bool at_end,
+                      const char *what)
 {
     const struct str *t = text_arg(x, affix, what);
     return t->n <= j - i && !memcmp(s->p + (at_end ? j - t->n : i), t->p, t->n);
@@ -120,6 +141,10 @@ static struct val affixes(struct jx *x, struct val self, const struct val *a, bo
 {
     size_t i, j;
     const char *what = at_end ? "endswith first arg" : "startswith first arg";
+    for (size_t k = 0; a[0].t == V_TUPLE && k < a[0].u.l->n; k++)
+        text_arg(x, a[0].u.l->v[k], what);
+    if (a[0].t != V_TUPLE)
+        text_arg(x, a[0], what);
     if (!window(x, self.u.s, a[1], a[2], &i, &j))
         return jv_bool(false);
     if (a[0].t != V_TUPLE)
@@ -130,15 +155,24 @@ static struct val affixes(struct jx *x, struct val self, const struct val *a, bo
     return jv_bool(false);
 }
 
-METHOD(startswith) { UNUSED_ARGS; return affixes(x, self, a, false); }
-METHOD(endswith) { UNUSED_ARGS; return affixes(x, self, a, true); }
+METHOD(startswith)
+{
+    UNUSED_ARGS;
+    return affixes(x, self, a, false);
+}
+METHOD(endswith)
+{
+    UNUSED_ARGS;
+    return affixes(x, self, a, true);
+}
 
 /* ---- cutting and joining -------------------------------------------------------------------------- */
 
-static bool strips(const struct str *chars, const char *c, size_t n, int32_t cp)
+static bool strips(struct jx *x, const struct str *chars, const char *c, size_t n, int32_t cp)
 {
     if (!chars)
         return jx_is_space(cp);
+    jx_spend(x, 1 + chars->n / 16);
     for (size_t i = 0; i + n <= chars->n; i++)
         if (!memcmp(chars->p + i, c, n))
             return true;
@@ -152,7 +186,7 @@ struct val js_strip(struct jx *x, const struct str *s, const struct str *chars, 
     while (left && i < j) {
         int len = utf8_next(s->p + i, j - i, &cp);
         len = len ? len : 1;
-        if (!strips(chars, s->p + i, (size_t)len, cp))
+        if (!strips(x, chars, s->p + i, (size_t)len, cp))
             break;
         i += (size_t)len;
     }
@@ -161,11 +195,11 @@ struct val js_strip(struct jx *x, const struct str *s, const struct str *chars, 
         while (k > i && ((uint8_t)s->p[k] & 0xC0) == 0x80)
             k--;
         utf8_next(s->p + k, j - k, &cp);
-        if (!strips(chars, s->p + k, j - k, cp))
+        if (!strips(x, chars, s->p + k, j - k, cp))
             break;
         j = k;
     }
-    jx_spend(x, (s->n - (j - i)) / 8 * (chars ? chars->n + 1 : 1));
+    jx_spend(x, (s->n - (j - i)) / 16);
     return js_part(x, s, i, j);
 }
 
@@ -174,9 +208,21 @@ static struct val strip(struct jx *x, struct val self, const struct val *a, bool
     return js_strip(x, self.u.s, given(a[0]) ? text_arg(x, a[0], "strip arg") : NULL, left, right);
 }
 
-METHOD(strip) { UNUSED_ARGS; return strip(x, self, a, true, true); }
-METHOD(lstrip) { UNUSED_ARGS; return strip(x, self, a, true, false); }
-METHOD(rstrip) { UNUSED_ARGS; return strip(x, self, a, false, true); }
+METHOD(strip)
+{
+    UNUSED_ARGS;
+    return strip(x, self, a, true, true);
+}
+METHOD(lstrip)
+{
+    UNUSED_ARGS;
+    return strip(x, self, a, true, false);
+}
+METHOD(rstrip)
+{
+    UNUSED_ARGS;
+    return strip(x, self, a, false, true);
+}
 
 /* Next word of s in [i, j) from the left (right); false at the end. */
 static bool next_word(const struct str *s, size_t *i, size_t *j, bool from_right, size_t *start, size_t *end)
@@ -260,8 +306,16 @@ static struct val split(struct jx *x, struct val self, const struct val *a, bool
     return js_split(x, self.u.s, sep, a[1].t == V_MISSING ? -1 : jv_index(x, a[1], "maxsplit"), from_right);
 }
 
-METHOD(split) { UNUSED_ARGS; return split(x, self, a, false); }
-METHOD(rsplit) { UNUSED_ARGS; return split(x, self, a, true); }
+METHOD(split)
+{
+    UNUSED_ARGS;
+    return split(x, self, a, false);
+}
+METHOD(rsplit)
+{
+    UNUSED_ARGS;
+    return split(x, self, a, true);
+}
 
 struct val js_lines(struct jx *x, const struct str *s, bool keep_ends)
 {
@@ -272,7 +326,8 @@ struct val js_lines(struct jx *x, const struct str *s, bool keep_ends)
         int32_t cp;
         int len = utf8_next(s->p + i, s->n - i, &cp);
         len = len ? len : 1;
-        bool is_end = (cp >= 0xA && cp <= 0xD) || (cp >= 0x1C && cp <= 0x1E) || cp == 0x85 || cp == 0x2028 || cp == 0x2029;
+        bool is_end = (cp >= 0xA && cp <= 0xD) || (cp >= 0x1C && cp <= 0x1E) || cp == 0x85 || cp == 0x2028 ||
+                      cp == 0x2029;
         size_t end = i + (size_t)len;
         if (is_end) {
             if (cp == '\r' && end < s->n && s->p[end] == '\n')
@@ -287,7 +342,11 @@ struct val js_lines(struct jx *x, const struct str *s, bool keep_ends)
     return lb_take(x, &b, V_LIST);
 }
 
-METHOD(splitlines) { UNUSED_ARGS; return js_lines(x, self.u.s, a[0].t != V_MISSING && jv_truth(x, a[0])); }
+METHOD(splitlines)
+{
+    UNUSED_ARGS;
+    return js_lines(x, self.u.s, a[0].t != V_MISSING && jv_index(x, a[0], "keepends"));
+}
 
 static struct val partition(struct jx *x, struct val self, const struct val *a, bool from_right)
 {
@@ -307,8 +366,16 @@ static struct val partition(struct jx *x, struct val self, const struct val *a, 
     return jv_list(x, V_TUPLE, v, 3);
 }
 
-METHOD(partition) { UNUSED_ARGS; return partition(x, self, a, false); }
-METHOD(rpartition) { UNUSED_ARGS; return partition(x, self, a, true); }
+METHOD(partition)
+{
+    UNUSED_ARGS;
+    return partition(x, self, a, false);
+}
+METHOD(rpartition)
+{
+    UNUSED_ARGS;
+    return partition(x, self, a, true);
+}
 
 METHOD(join)
 {
@@ -319,7 +386,8 @@ METHOD(join)
     const struct list *l = jv_items(x, a[0]);
     for (size_t i = 0; i < l->n; i++) {
         if (l->v[i].t != V_STR && !self.markup)
-            jx_fail(x, JINJA_TYPE, "sequence item %zu: expected str instance, %s found", i, jv_type_name(l->v[i]));
+            jx_fail(x, JINJA_TYPE, "sequence item %zu: expected str instance, %s found", i,
+                    jv_type_name(l->v[i]));
         if (i)
             sb_str(b, self.u.s);
         sb_str(b, self.markup ? jv_escape(x, l->v[i]).u.s : l->v[i].u.s);
@@ -327,7 +395,8 @@ METHOD(join)
     return sb_take(b);
 }
 
-struct val js_replace(struct jx *x, const struct str *s, const struct str *old, const struct str *new, int64_t count)
+struct val js_replace(struct jx *x, const struct str *s, const struct str *old, const struct str *new,
+                      int64_t count)
 {
     struct sb *b = sb_new(x);
     size_t i = 0;
@@ -358,19 +427,29 @@ METHOD(replace)
 {
     UNUSED_ARGS;
     int64_t count = a[2].t == V_MISSING ? -1 : jv_index(x, a[2], "count");
-    return js_replace(x, self.u.s, text_arg(x, a[0], "replace() argument 1"), text_arg(x, a[1], "replace() argument 2"), count);
+    return js_replace(x, self.u.s, text_arg(x, a[0], "replace() argument 1"),
+                      text_arg(x, a[1], "replace() argument 2"), count);
 }
 
 static struct val remove_affix(struct jx *x, struct val self, struct val affix, bool at_end)
 {
-    const struct str *s = self.u.s, *t = text_arg(x, affix, at_end ? "removesuffix() argument" : "removeprefix() argument");
+    const struct str *s = self.u.s,
+                     *t = text_arg(x, affix, at_end ? "removesuffix() argument" : "removeprefix() argument");
     if (!t->n || !has_affix(x, s, 0, s->n, affix, at_end, ""))
         return self;
     return at_end ? js_part(x, s, 0, s->n - t->n) : js_part(x, s, t->n, s->n);
 }
 
-METHOD(removeprefix) { UNUSED_ARGS; return remove_affix(x, self, a[0], false); }
-METHOD(removesuffix) { UNUSED_ARGS; return remove_affix(x, self, a[0], true); }
+METHOD(removeprefix)
+{
+    UNUSED_ARGS;
+    return remove_affix(x, self, a[0], false);
+}
+METHOD(removesuffix)
+{
+    UNUSED_ARGS;
+    return remove_affix(x, self, a[0], true);
+}
 
 /* ---- padding -------------------------------------------------------------------------------------- */
 
@@ -392,9 +471,21 @@ static struct val pad(struct jx *x, struct val self, const struct val *a, int si
     return sb_take(b);
 }
 
-METHOD(center) { UNUSED_ARGS; return pad(x, self, a, 0); }
-METHOD(ljust) { UNUSED_ARGS; return pad(x, self, a, 1); }
-METHOD(rjust) { UNUSED_ARGS; return pad(x, self, a, -1); }
+METHOD(center)
+{
+    UNUSED_ARGS;
+    return pad(x, self, a, 0);
+}
+METHOD(ljust)
+{
+    UNUSED_ARGS;
+    return pad(x, self, a, 1);
+}
+METHOD(rjust)
+{
+    UNUSED_ARGS;
+    return pad(x, self, a, -1);
+}
 
 METHOD(zfill)
 {
@@ -432,18 +523,42 @@ METHOD(expandtabs)
 
 /* ---- case and kinds of characters ----------------------------------------------------------------- */
 
-METHOD(upper) { UNUSED_ARGS; return js_case(x, self.u.s, CASE_UPPER); }
-METHOD(lower) { UNUSED_ARGS; return js_case(x, self.u.s, CASE_LOWER); }
-METHOD(title) { UNUSED_ARGS; return js_case(x, self.u.s, CASE_TITLE); }
-METHOD(capitalize) { UNUSED_ARGS; return js_case(x, self.u.s, CASE_CAPITALIZE); }
-METHOD(swapcase) { UNUSED_ARGS; return js_case(x, self.u.s, CASE_SWAP); }
-METHOD(casefold) { UNUSED_ARGS; return js_case(x, self.u.s, CASE_FOLD); }
+METHOD(upper)
+{
+    UNUSED_ARGS;
+    return js_case(x, self.u.s, CASE_UPPER);
+}
+METHOD(lower)
+{
+    UNUSED_ARGS;
+    return js_case(x, self.u.s, CASE_LOWER);
+}
+METHOD(title)
+{
+    UNUSED_ARGS;
+    return js_case(x, self.u.s, CASE_TITLE);
+}
+METHOD(capitalize)
+{
+    UNUSED_ARGS;
+    return js_case(x, self.u.s, CASE_CAPITALIZE);
+}
+METHOD(swapcase)
+{
+    UNUSED_ARGS;
+    return js_case(x, self.u.s, CASE_SWAP);
+}
+METHOD(casefold)
+{
+    UNUSED_ARGS;
+    return js_case(x, self.u.s, CASE_FOLD);
+}
 
 static bool is_decimal(int32_t cp) { return utf8proc_category(cp) == UTF8PROC_CATEGORY_ND; }
 static bool is_digit(int32_t cp)
 {
-    return is_decimal(cp) || cp == 0xB2 || cp == 0xB3 || cp == 0xB9 || cp == 0x2070 || (cp >= 0x2074 && cp <= 0x2079) ||
-           (cp >= 0x2080 && cp <= 0x2089) || (cp >= 0x2460 && cp <= 0x2468);
+    return is_decimal(cp) || cp == 0xB2 || cp == 0xB3 || cp == 0xB9 || cp == 0x2070 ||
+           (cp >= 0x2074 && cp <= 0x2079) || (cp >= 0x2080 && cp <= 0x2089) || (cp >= 0x2460 && cp <= 0x2468);
 }
 static bool is_numeric(int32_t cp)
 {
@@ -471,14 +586,46 @@ static struct val all_are(const struct str *s, bool (*is)(int32_t), bool if_empt
     return jv_bool(s->n ? true : if_empty);
 }
 
-METHOD(isalpha) { UNUSED_ARGS; return all_are(self.u.s, js_is_alpha, false); }
-METHOD(isalnum) { UNUSED_ARGS; return all_are(self.u.s, is_alnum, false); }
-METHOD(isdecimal) { UNUSED_ARGS; return all_are(self.u.s, is_decimal, false); }
-METHOD(isdigit) { UNUSED_ARGS; return all_are(self.u.s, is_digit, false); }
-METHOD(isnumeric) { UNUSED_ARGS; return all_are(self.u.s, is_numeric, false); }
-METHOD(isspace) { UNUSED_ARGS; return all_are(self.u.s, jx_is_space, false); }
-METHOD(isascii) { UNUSED_ARGS; return all_are(self.u.s, is_ascii, true); }
-METHOD(isprintable) { UNUSED_ARGS; return all_are(self.u.s, is_printable, true); }
+METHOD(isalpha)
+{
+    UNUSED_ARGS;
+    return all_are(self.u.s, js_is_alpha, false);
+}
+METHOD(isalnum)
+{
+    UNUSED_ARGS;
+    return all_are(self.u.s, is_alnum, false);
+}
+METHOD(isdecimal)
+{
+    UNUSED_ARGS;
+    return all_are(self.u.s, is_decimal, false);
+}
+METHOD(isdigit)
+{
+    UNUSED_ARGS;
+    return all_are(self.u.s, is_digit, false);
+}
+METHOD(isnumeric)
+{
+    UNUSED_ARGS;
+    return all_are(self.u.s, is_numeric, false);
+}
+METHOD(isspace)
+{
+    UNUSED_ARGS;
+    return all_are(self.u.s, jx_is_space, false);
+}
+METHOD(isascii)
+{
+    UNUSED_ARGS;
+    return all_are(self.u.s, is_ascii, true);
+}
+METHOD(isprintable)
+{
+    UNUSED_ARGS;
+    return all_are(self.u.s, is_printable, true);
+}
 METHOD(isidentifier)
 {
     UNUSED_ARGS;
@@ -501,8 +648,16 @@ static struct val has_case(const struct str *s, bool want_upper)
     return jv_bool(any);
 }
 
-METHOD(isupper) { UNUSED_ARGS; return has_case(self.u.s, true); }
-METHOD(islower) { UNUSED_ARGS; return has_case(self.u.s, false); }
+METHOD(isupper)
+{
+    UNUSED_ARGS;
+    return has_case(self.u.s, true);
+}
+METHOD(islower)
+{
+    UNUSED_ARGS;
+    return has_case(self.u.s, false);
+}
 METHOD(istitle)
 {
     UNUSED_ARGS;
@@ -571,22 +726,51 @@ METHOD(format_map)
 }
 
 const struct builtin js_methods[] = {
-    {"capitalize", "", m_capitalize}, {"casefold", "", m_casefold}, {"center", "/ width ?fillchar", m_center},
-    {"count", "/ sub ?start ?end", m_count}, {"encode", "?encoding ?errors", m_encode},
-    {"endswith", "/ suffix ?start ?end", m_endswith}, {"expandtabs", "?tabsize", m_expandtabs},
-    {"find", "/ sub ?start ?end", m_find}, {"format", "*", m_format}, {"format_map", "/ mapping", m_format_map},
-    {"index", "/ sub ?start ?end", m_index}, {"isalnum", "", m_isalnum}, {"isalpha", "", m_isalpha},
-    {"isascii", "", m_isascii}, {"isdecimal", "", m_isdecimal}, {"isdigit", "", m_isdigit},
-    {"isidentifier", "", m_isidentifier}, {"islower", "", m_islower}, {"isnumeric", "", m_isnumeric},
-    {"isprintable", "", m_isprintable}, {"isspace", "", m_isspace}, {"istitle", "", m_istitle},
-    {"isupper", "", m_isupper}, {"join", "/ iterable", m_join}, {"ljust", "/ width ?fillchar", m_ljust},
-    {"lower", "", m_lower}, {"lstrip", "/ ?chars", m_lstrip}, {"partition", "/ sep", m_partition},
-    {"removeprefix", "/ prefix", m_removeprefix}, {"removesuffix", "/ suffix", m_removesuffix},
-    {"replace", "/ old new ?count", m_replace}, {"rfind", "/ sub ?start ?end", m_rfind},
-    {"rindex", "/ sub ?start ?end", m_rindex}, {"rjust", "/ width ?fillchar", m_rjust},
-    {"rpartition", "/ sep", m_rpartition}, {"rsplit", "?sep ?maxsplit", m_rsplit}, {"rstrip", "/ ?chars", m_rstrip},
-    {"split", "?sep ?maxsplit", m_split}, {"splitlines", "?keepends", m_splitlines},
-    {"startswith", "/ prefix ?start ?end", m_startswith}, {"strip", "/ ?chars", m_strip}, {"swapcase", "", m_swapcase},
-    {"title", "", m_title}, {"translate", "/ table", m_translate}, {"upper", "", m_upper}, {"zfill", "/ width", m_zfill},
+    {"capitalize", "", m_capitalize},
+    {"casefold", "", m_casefold},
+    {"center", "/ width ?fillchar", m_center},
+    {"count", "/ sub ?start ?end", m_count},
+    {"encode", "?encoding ?errors", m_encode},
+    {"endswith", "/ suffix ?start ?end", m_endswith},
+    {"expandtabs", "?tabsize", m_expandtabs},
+    {"find", "/ sub ?start ?end", m_find},
+    {"format", "*", m_format},
+    {"format_map", "/ mapping", m_format_map},
+    {"index", "/ sub ?start ?end", m_index},
+    {"isalnum", "", m_isalnum},
+    {"isalpha", "", m_isalpha},
+    {"isascii", "", m_isascii},
+    {"isdecimal", "", m_isdecimal},
+    {"isdigit", "", m_isdigit},
+    {"isidentifier", "", m_isidentifier},
+    {"islower", "", m_islower},
+    {"isnumeric", "", m_isnumeric},
+    {"isprintable", "", m_isprintable},
+    {"isspace", "", m_isspace},
+    {"istitle", "", m_istitle},
+    {"isupper", "", m_isupper},
+    {"join", "/ iterable", m_join},
+    {"ljust", "/ width ?fillchar", m_ljust},
+    {"lower", "", m_lower},
+    {"lstrip", "/ ?chars", m_lstrip},
+    {"partition", "/ sep", m_partition},
+    {"removeprefix", "/ prefix", m_removeprefix},
+    {"removesuffix", "/ suffix", m_removesuffix},
+    {"replace", "/ old new ?count", m_replace},
+    {"rfind", "/ sub ?start ?end", m_rfind},
+    {"rindex", "/ sub ?start ?end", m_rindex},
+    {"rjust", "/ width ?fillchar", m_rjust},
+    {"rpartition", "/ sep", m_rpartition},
+    {"rsplit", "?sep ?maxsplit", m_rsplit},
+    {"rstrip", "/ ?chars", m_rstrip},
+    {"split", "?sep ?maxsplit", m_split},
+    {"splitlines", "?keepends", m_splitlines},
+    {"startswith", "/ prefix ?start ?end", m_startswith},
+    {"strip", "/ ?chars", m_strip},
+    {"swapcase", "", m_swapcase},
+    {"title", "", m_title},
+    {"translate", "/ table", m_translate},
+    {"upper", "", m_upper},
+    {"zfill", "/ width", m_zfill},
     {NULL, NULL, NULL},
 };

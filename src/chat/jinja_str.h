@@ -15,10 +15,12 @@ bool js_is_word(int32_t cp); // \w
 /* Byte of the first (last) occurrence of needle in [from, to), -1 if there is none. */
 int64_t js_find(struct jx *x, const struct str *s, const struct str *needle, size_t from, size_t to);
 int64_t js_rfind(struct jx *x, const struct str *s, const struct str *needle, size_t from, size_t to);
-struct val js_replace(struct jx *x, const struct str *s, const struct str *old, const struct str *new, int64_t count);
+struct val js_replace(struct jx *x, const struct str *s, const struct str *old, const struct str *new,
+                      int64_t count);
 struct val js_strip(struct jx *x, const struct str *s, const struct str *chars, bool left, bool right);
 struct val js_lines(struct jx *x, const struct str *s, bool keep_ends); // splitlines
-struct val js_split(struct jx *x, const struct str *s, const struct str *sep, int64_t max, bool from_right); // sep NULL: white space
+struct val js_split(struct jx *x, const struct str *s, const struct str *sep, int64_t max,
+                    bool from_right);     // sep NULL: white space
 extern const struct builtin js_methods[]; // ends with a NULL name
 
 #endif

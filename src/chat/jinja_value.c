@@ -1,6 +1,6 @@
 /* Values: memory, construction, truth, equality, order, dicts, and strings that remember where each of their
  * bytes came from. */
-#include "chat/jinja_value.h"
+#include "chat/jinja_str.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -54,7 +54,8 @@ void *jx_alloc(struct jx *x, size_t n)
 {
     void *p = arena_alloc(&x->a, n ? n : 1);
     if (!p)
-        jx_fail(x, JINJA_LIMIT, "the template needs more memory than the limit of %d MiB", JX_MAX_BYTES >> 20);
+        jx_fail(x, JINJA_LIMIT, "the template needs more memory than the limit of %d MiB",
+                JX_MAX_BYTES >> 20);
     return memset(p, 0, n);
 }
 
@@ -204,7 +205,8 @@ struct val jv_from_json(struct jx *x, const struct json *j, int32_t from, bool i
     case JSON_OBJECT: {
         struct dict *d = jd_new(x, j->n);
         for (const struct json *c = j->child; c; c = c->next) {
-            bool is_messages = is_context && c->type == JSON_ARRAY && c->n_key == 8 && !memcmp(c->key, "messages", 8);
+            bool is_messages =
+                is_context && c->type == JSON_ARRAY && c->n_key == 8 && !memcmp(c->key, "messages", 8);
             jd_set(x, d, jv_str(x, c->key, c->n_key, from), jv_from_json(x, c, from, is_messages));
         }
         return jv_dict(d);
@@ -218,15 +220,33 @@ struct val jv_from_json(struct jx *x, const struct json *j, int32_t from, bool i
 
 const char *jv_type_name(struct val v)
 {
-    static const char *const names[] = {
-        [V_MISSING] = "missing", [V_UNDEF] = "Undefined", [V_NONE] = "NoneType", [V_BOOL] = "bool",
-        [V_INT] = "int", [V_BIG] = "int", [V_FLOAT] = "float", [V_STR] = "str", [V_BYTES] = "bytes",
-        [V_LIST] = "list", [V_TUPLE] = "tuple", [V_DICT] = "dict", [V_VIEW] = "dict_keys", [V_RANGE] = "range",
-        [V_SLICE] = "slice", [V_ITER] = "generator", [V_NS] = "Namespace", [V_FUNC] = "function",
-        [V_MACRO] = "Macro", [V_LOOP] = "LoopContext", [V_CYCLER] = "Cycler", [V_JOINER] = "Joiner",
-        [V_SELF] = "TemplateReference"};
+    static const char *const names[] = {[V_MISSING] = "missing",
+                                        [V_UNDEF] = "Undefined",
+                                        [V_NONE] = "NoneType",
+                                        [V_BOOL] = "bool",
+                                        [V_INT] = "int",
+                                        [V_BIG] = "int",
+                                        [V_FLOAT] = "float",
+                                        [V_STR] = "str",
+                                        [V_BYTES] = "bytes",
+                                        [V_LIST] = "list",
+                                        [V_TUPLE] = "tuple",
+                                        [V_DICT] = "dict",
+                                        [V_VIEW] = "dict_keys",
+                                        [V_RANGE] = "range",
+                                        [V_SLICE] = "slice",
+                                        [V_ITER] = "generator",
+                                        [V_NS] = "Namespace",
+                                        [V_FUNC] = "function",
+                                        [V_MACRO] = "Macro",
+                                        [V_LOOP] = "LoopContext",
+                                        [V_CYCLER] = "Cycler",
+                                        [V_JOINER] = "Joiner",
+                                        [V_SELF] = "TemplateReference"};
     if (v.t == V_VIEW)
-        return v.u.view->what == VIEW_KEYS ? "dict_keys" : v.u.view->what == VIEW_VALUES ? "dict_values" : "dict_items";
+        return v.u.view->what == VIEW_KEYS     ? "dict_keys"
+               : v.u.view->what == VIEW_VALUES ? "dict_values"
+                                               : "dict_items";
     return v.markup ? "Markup" : names[v.t];
 }
 
@@ -235,8 +255,8 @@ bool jv_is_num(struct val v) { return jv_is_int(v) || v.t == V_FLOAT; }
 
 bool jv_is_iterable(struct val v)
 {
-    return v.t == V_UNDEF || v.t == V_STR || v.t == V_BYTES || v.t == V_LIST || v.t == V_TUPLE || v.t == V_DICT ||
-           v.t == V_VIEW || v.t == V_RANGE || v.t == V_ITER || v.t == V_LOOP;
+    return v.t == V_UNDEF || v.t == V_STR || v.t == V_BYTES || v.t == V_LIST || v.t == V_TUPLE ||
+           v.t == V_DICT || v.t == V_VIEW || v.t == V_RANGE || v.t == V_ITER || v.t == V_LOOP;
 }
 
 int64_t jv_len(struct jx *x, struct val v)
@@ -283,12 +303,9 @@ bool jv_truth(struct jx *x, struct val v)
 
 int32_t jv_from(struct val v)
 {
-    if (v.t != V_STR)
-        return v.t <= V_FLOAT ? v.from : FROM_TPL;
-    int32_t from = v.u.s->from;
-    for (int i = 0; v.u.s->runs && i < v.u.s->n_runs; i++)
-        from = i == 0 || v.u.s->runs[i].from > from ? v.u.s->runs[i].from : from;
-    return from;
+    if (v.t == V_STR || v.t == V_BYTES)
+        return v.u.s->runs ? FROM_USER : v.u.s->from; // mixed: some of it is the user's
+    return v.t <= V_FLOAT ? v.from : FROM_TPL;
 }
 
 static int bytes_compare(const struct str *a, const struct str *b)
@@ -389,27 +406,14 @@ int jv_compare(struct jx *x, struct val a, struct val b, const char *op)
     return c;
 }
 
-static bool contains_text(struct jx *x, const struct str *box, const struct str *s)
-{
-    jx_spend(x, box->n / 16);
-    for (size_t i = 0; s->n && i + s->n <= box->n; i++) {
-        const char *at = memchr(box->p + i, s->p[0], box->n - s->n - i + 1);
-        if (!at)
-            return false;
-        i = (size_t)(at - box->p);
-        if (!memcmp(at, s->p, s->n))
-            return true;
-    }
-    return s->n == 0;
-}
-
 bool jv_in(struct jx *x, struct val item, struct val box)
 {
     switch (box.t) {
     case V_STR:
         if (item.t != V_STR)
-            jx_fail(x, JINJA_TYPE, "'in <string>' requires string as left operand, not %s", jv_type_name(item));
-        return contains_text(x, box.u.s, item.u.s);
+            jx_fail(x, JINJA_TYPE, "'in <string>' requires string as left operand, not %s",
+                    jv_type_name(item));
+        return js_find(x, box.u.s, item.u.s, 0, box.u.s->n) >= 0;
     case V_DICT:
         return jd_find(x, box.u.d, item) != NULL;
     case V_VIEW:
@@ -426,7 +430,8 @@ bool jv_in(struct jx *x, struct val item, struct val box)
         if (item.t != V_INT || !box.u.range->n)
             return false;
         int64_t off = item.u.i - box.u.range->start, step = box.u.range->step;
-        return llabs(item.u.i) < ((int64_t)1 << 61) && off % step == 0 && off / step >= 0 && off / step < box.u.range->n;
+        return llabs(item.u.i) < ((int64_t)1 << 61) && off % step == 0 && off / step >= 0 &&
+               off / step < box.u.range->n;
     default:
         break;
     }
@@ -491,7 +496,10 @@ const struct list *jv_items(struct jx *x, struct val v)
         const struct dict *d = v.t == V_DICT ? v.u.d : v.u.view->d;
         int what = v.t == V_DICT ? VIEW_KEYS : (int)v.u.view->what;
         for (size_t i = 0; i < d->n; i++)
-            lb_add(x, &b, what == VIEW_KEYS ? d->e[i].k : what == VIEW_VALUES ? d->e[i].v : jv_pair(x, d->e[i].k, d->e[i].v));
+            lb_add(x, &b,
+                   what == VIEW_KEYS     ? d->e[i].k
+                   : what == VIEW_VALUES ? d->e[i].v
+                                         : jv_pair(x, d->e[i].k, d->e[i].v));
         break;
     }
     default:
@@ -527,6 +535,7 @@ uint32_t js_hash(const char *s, size_t n)
 uint32_t jv_hash(struct jx *x, struct val v)
 {
     uint32_t h = v.t;
+    jx_spend(x, 1);
     switch (v.t) {
     case V_BOOL:
     case V_INT:
@@ -538,6 +547,7 @@ uint32_t jv_hash(struct jx *x, struct val v)
     }
     case V_STR:
     case V_BYTES:
+        jx_spend(x, v.u.s->n / 32);
         return js_hash(v.u.s->p, v.u.s->n);
     case V_TUPLE:
         jx_enter(x);
@@ -587,7 +597,10 @@ static struct pair *find(struct jx *x, const struct dict *d, struct val k, uint3
     return NULL;
 }
 
-struct pair *jd_find(struct jx *x, const struct dict *d, struct val k) { return find(x, d, k, jv_hash(x, k)); }
+struct pair *jd_find(struct jx *x, const struct dict *d, struct val k)
+{
+    return find(x, d, k, jv_hash(x, k));
+}
 
 struct pair *jd_find_text(struct jx *x, const struct dict *d, const char *s, size_t n)
 {
@@ -651,7 +664,8 @@ struct sb *sb_new(struct jx *x)
 static void reserve(struct sb *b, size_t n)
 {
     if (n > JX_MAX_TEXT || b->n + n > JX_MAX_TEXT)
-        jx_fail(b->x, JINJA_LIMIT, "the template makes a text longer than the limit of %d MiB", JX_MAX_TEXT >> 20);
+        jx_fail(b->x, JINJA_LIMIT, "the template makes a text longer than the limit of %d MiB",
+                JX_MAX_TEXT >> 20);
     jx_spend(b->x, n / 64);
     if (b->n + n <= b->cap)
         return;
@@ -660,7 +674,8 @@ static void reserve(struct sb *b, size_t n)
         cap *= 2;
     char *p = arena_alloc(&b->x->a, cap);
     if (!p)
-        jx_fail(b->x, JINJA_LIMIT, "the template needs more memory than the limit of %d MiB", JX_MAX_BYTES >> 20);
+        jx_fail(b->x, JINJA_LIMIT, "the template needs more memory than the limit of %d MiB",
+                JX_MAX_BYTES >> 20);
     if (b->n)
         memcpy(p, b->p, b->n);
     b->p = p; // strings taken earlier keep the old bytes
@@ -698,6 +713,19 @@ void sb_chr(struct sb *b, int32_t cp, int32_t from)
     sb_add(b, s, (size_t)utf8_put(cp, s), from);
 }
 
+static int run_at(const struct str *s, size_t i)
+{
+    int lo = 0, hi = s->n_runs - 1;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (s->runs[mid].end > i)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo;
+}
+
 void sb_part(struct sb *b, const struct str *s, size_t i, size_t j)
 {
     if (i == j)
@@ -706,15 +734,7 @@ void sb_part(struct sb *b, const struct str *s, size_t i, size_t j)
         sb_add(b, s->p + i, j - i, s->from);
         return;
     }
-    int lo = 0, hi = s->n_runs - 1; // the run that i lies in
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (s->runs[mid].end > i)
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    for (int r = lo; i < j; r++) {
+    for (int r = run_at(s, i); i < j; r++) {
         size_t end = r == s->n_runs - 1 || s->runs[r].end > j ? j : s->runs[r].end;
         sb_add(b, s->p + i, end - i, s->runs[r].from);
         i = end;
@@ -726,10 +746,22 @@ void sb_str(struct sb *b, const struct str *s) { sb_part(b, s, 0, s->n); }
 void sb_pad(struct sb *b, const struct str *fill, int64_t n)
 {
     if (n > 0 && fill->n && (uint64_t)n > JX_MAX_TEXT / fill->n)
-        jx_fail(b->x, JINJA_LIMIT, "the template makes a text longer than the limit of %d MiB", JX_MAX_TEXT >> 20);
-    for (int64_t i = 0; fill->n && i < n; i++)
-        sb_str(b, fill);
-    jx_spend(b->x, n > 0 ? (uint64_t)n / 16 : 0);
+        jx_fail(b->x, JINJA_LIMIT, "the template makes a text longer than the limit of %d MiB",
+                JX_MAX_TEXT >> 20);
+    if (n <= 0 || !fill->n)
+        return;
+    size_t start = b->n, all = (size_t)n * fill->n;
+    reserve(b, all);
+    if (fill->runs) {
+        for (int64_t i = 0; i < n; i++)
+            sb_str(b, fill);
+        return;
+    }
+    sb_str(b, fill);
+    for (size_t have; (have = b->n - start) < all;) { // what is there is copied behind itself
+        size_t more = have < all - have ? have : all - have;
+        sb_add(b, b->p + start, more, fill->from);
+    }
 }
 
 struct val sb_take(struct sb *b)
@@ -770,13 +802,7 @@ struct val js_part(struct jx *x, const struct str *s, size_t i, size_t j)
     return jv_str(x, s->p + i, j - i, s->from);
 }
 
-int32_t js_from_at(const struct str *s, size_t i)
-{
-    for (int r = 0; s->runs && r < s->n_runs; r++)
-        if (i < s->runs[r].end || r == s->n_runs - 1)
-            return s->runs[r].from;
-    return s->from;
-}
+int32_t js_from_at(const struct str *s, size_t i) { return s->runs ? s->runs[run_at(s, i)].from : s->from; }
 
 int64_t js_index_byte(const struct str *s, size_t i)
 {

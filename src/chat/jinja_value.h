@@ -16,17 +16,17 @@
 
 /* Limits of one rendering; all are counted, so the same template and input always end the same way. */
 enum {
-    JX_MAX_STEPS = 30 * 1000 * 1000,     // nodes evaluated, items walked, 64 bytes of text each
-    JX_MAX_DEPTH = 800,                  // nested evaluations: expressions, statements, macro calls
-    JX_MAX_NEST = 200,                   // nesting of the template text itself
-    JX_MAX_TREE = 400,                   // height of the parsed tree (chains such as a + b + ... grow it too)
-    JX_MAX_TEMPLATE = 4 * 1024 * 1024,   // bytes of template text
-    JX_MAX_TEXT = 64 * 1024 * 1024,      // bytes of one string, and of the output
-    JX_MAX_ITEMS = 4 * 1024 * 1024,      // items of one list
-    JX_MAX_BYTES = 512 * 1024 * 1024,    // memory of a rendering
-    JX_MAX_RANGE = 100000,               // items of range(), as the reference's sandbox has it
-    JX_MAX_INT_BITS = 64 * 1024,         // any integer
-    JX_MAX_INT_DIGITS = 4300,            // decimal digits of an integer turned into text or read from it (Python's)
+    JX_MAX_STEPS = 30 * 1000 * 1000,   // nodes evaluated, items walked, 64 bytes of text each
+    JX_MAX_DEPTH = 800,                // nested evaluations: expressions, statements, macro calls
+    JX_MAX_NEST = 200,                 // nesting of the template text itself
+    JX_MAX_TREE = 400,                 // height of the parsed tree (chains such as a + b + ... grow it too)
+    JX_MAX_TEMPLATE = 4 * 1024 * 1024, // bytes of template text
+    JX_MAX_TEXT = 64 * 1024 * 1024,    // bytes of one string, and of the output
+    JX_MAX_ITEMS = 4 * 1024 * 1024,    // items of one list
+    JX_MAX_BYTES = 512 * 1024 * 1024,  // memory of a rendering
+    JX_MAX_RANGE = 100000,             // items of range(), as the reference's sandbox has it
+    JX_MAX_INT_BITS = 64 * 1024,       // any integer
+    JX_MAX_INT_DIGITS = 4300, // decimal digits of an integer turned into text or read from it (Python's)
 };
 
 /* Where text came from: the template, a context value outside messages, or message 0, 1, ... Larger is less
@@ -51,7 +51,7 @@ enum vtype {
     V_SLICE,
     V_ITER, // a generator: can be walked once
     V_NS,
-    V_FUNC,   // a global, or a method bound to its object
+    V_FUNC, // a global, or a method bound to its object
     V_MACRO,
     V_LOOP,
     V_CYCLER,
@@ -60,9 +60,9 @@ enum vtype {
 };
 
 struct val {
-    uint8_t t;     // enum vtype
-    bool markup;   // V_STR: marked as safe
-    int32_t from;  // numbers, booleans, none: origin; strings keep theirs
+    uint8_t t;    // enum vtype
+    bool markup;  // V_STR: marked as safe
+    int32_t from; // numbers, booleans, none: origin; strings keep theirs
     union {
         bool b;
         int64_t i;
@@ -191,7 +191,7 @@ struct jx {
     const char *now;
     bool autoescape;
     struct val block_text; // what a filter block or set block filters
-    uint64_t rnd; // state of the random filter: starts the same in every rendering
+    uint64_t rnd;          // state of the random filter: starts the same in every rendering
 };
 
 /* Builder of text with origins. */
@@ -205,12 +205,13 @@ struct sb {
 };
 
 /* ---- failing and memory (jinja_value.c) ---- */
-_Noreturn void jx_fail(struct jx *x, enum jinja_class c, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+_Noreturn void jx_fail(struct jx *x, enum jinja_class c, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 _Noreturn void jx_fail_text(struct jx *x, enum jinja_class c, const char *s, size_t n);
 _Noreturn void jx_fail_undef(struct jx *x, struct val v); // v is undefined and was used
 void *jx_alloc(struct jx *x, size_t n);                   // zeroed
 void jx_spend(struct jx *x, uint64_t steps);
-void jx_enter(struct jx *x); // one level deeper; leave with x->depth--
+void jx_enter(struct jx *x);                     // one level deeper; leave with x->depth--
 const char *jx_cstr(struct jx *x, struct val v); // text of a V_STR, NUL-terminated
 
 /* ---- making ---- */
@@ -221,8 +222,8 @@ struct val jv_none(void);
 struct val jv_bool(bool b);
 struct val jv_int(int64_t i);
 struct val jv_float(double f);
-struct val jv_text(struct jx *x, const char *s); // a TPL string that refers to s
-struct val jv_str(struct jx *x, const char *s, size_t n, int32_t from); // refers to s
+struct val jv_text(struct jx *x, const char *s);                         // a TPL string that refers to s
+struct val jv_str(struct jx *x, const char *s, size_t n, int32_t from);  // refers to s
 struct val jv_list(struct jx *x, enum vtype t, struct val *v, size_t n); // takes v over
 struct val jv_pair(struct jx *x, struct val a, struct val b);            // a tuple
 struct val jv_func(struct jx *x, const struct builtin *b, struct val self);
@@ -240,7 +241,8 @@ struct val lb_take(struct jx *x, struct list_builder *b, enum vtype t);
 const char *jv_type_name(struct val v); // Python's: "str", "NoneType"
 bool jv_truth(struct jx *x, struct val v);
 bool jv_equal(struct jx *x, struct val a, struct val b);
-int jv_compare(struct jx *x, struct val a, struct val b, const char *op); // -1, 0, 1, 2: nan; fails if there is no order
+int jv_compare(struct jx *x, struct val a, struct val b,
+               const char *op); // -1, 0, 1, 2: nan; fails if there is no order
 bool jv_in(struct jx *x, struct val item, struct val box);
 bool jv_is_int(struct val v); // V_INT, V_BIG, V_BOOL
 bool jv_is_num(struct val v);
@@ -277,25 +279,27 @@ bool js_is(struct val v, const char *text);
 size_t utf8_count(const char *s, size_t n);
 
 /* ---- numbers (jinja_num.c) ---- */
-struct val jn_parse_int(struct jx *x, const char *s, size_t n, int base, bool *ok); // Python's int(text, base)
-bool jn_parse_float(const char *s, size_t n, double *f);                            // Python's float(text)
-struct val jn_from_double(struct jx *x, double f);                                  // truncates; fails for inf and nan
+struct val jn_parse_int(struct jx *x, const char *s, size_t n, int base,
+                        bool *ok);                       // Python's int(text, base)
+bool jn_parse_float(const char *s, size_t n, double *f); // Python's float(text)
+struct val jn_from_double(struct jx *x, double f);       // truncates; fails for inf and nan
 double jn_double(struct jx *x, struct val v);
-struct val jn_arith(struct jx *x, char op, struct val a, struct val b); // + - * / % and 'f' floor division, 'p' power
+struct val jn_arith(struct jx *x, char op, struct val a,
+                    struct val b); // + - * / % and 'f' floor division, 'p' power
 struct val jn_neg(struct jx *x, struct val v);
 int jn_compare(struct val a, struct val b); // 2 if unordered (nan)
 int jn_sign(struct val v);
 int64_t jn_bits(struct val v);
 const char *jn_text(struct jx *x, struct val v, int base, bool limited); // int in base 2..16
-void jn_float_repr(double f, char *out);                                // out: 40 bytes
+void jn_float_repr(double f, char *out);                                 // out: 40 bytes
 struct val jn_round(struct jx *x, struct val v, int64_t digits);
 
 /* ---- text of values (jinja_print.c) ---- */
-struct val jv_to_str(struct jx *x, struct val v);       // str(v); markup becomes plain
-struct val jv_soft_str(struct jx *x, struct val v);     // keeps markup
-void jv_print(struct sb *b, struct val v);              // appends str(v)
+struct val jv_to_str(struct jx *x, struct val v);   // str(v); markup becomes plain
+struct val jv_soft_str(struct jx *x, struct val v); // keeps markup
+void jv_print(struct sb *b, struct val v);          // appends str(v)
 void jv_repr(struct sb *b, struct val v);
-struct val jv_escape(struct jx *x, struct val v);       // HTML; the result is markup
+struct val jv_escape(struct jx *x, struct val v); // HTML; the result is markup
 struct json_style {
     const char *indent; // NULL: one line
     struct val item_sep, key_sep;

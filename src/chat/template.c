@@ -14,7 +14,8 @@ enum { MAX_CONFIG_BYTES = 64 * 1024 * 1024, MAX_CONFIG_MEMORY = 512 * 1024 * 102
 
 const char *jinja_class_name(enum jinja_class c)
 {
-    static const char *const names[] = {"ok", "syntax", "undefined", "type", "value", "security", "limit", "raise"};
+    static const char *const names[] = {"ok",    "syntax",   "undefined", "type",
+                                        "value", "security", "limit",     "raise"};
     return names[c];
 }
 
@@ -36,8 +37,8 @@ static struct jx *jx_new(const char *name, struct jinja_error *je)
     return x;
 }
 
-int template_parse(struct template **t, const char *s, size_t n, const struct jinja_options *o, const char *name,
-                   struct jinja_error *je)
+int template_parse(struct template **t, const char *s, size_t n, const struct jinja_options *o,
+                   const char *name, struct jinja_error *je)
 {
     struct template *tp = xcalloc(1, sizeof *tp);
     struct jx *x = jx_new(name, je);
@@ -46,6 +47,7 @@ int template_parse(struct template **t, const char *s, size_t n, const struct ji
     if (!setjmp(x->env)) {
         jinja_parse(x, tp, s, n, o);
         jinja_check(x, tp);
+        jinja_scopes(x, tp);
     }
     tp->a = x->a;
     free(x);
@@ -98,14 +100,16 @@ static void take_output(struct jx *x, struct rendered *out)
     size_t start = 0;
     for (int i = 0; i < b->n_runs; i++) {
         int32_t from = b->runs[i].from;
-        out->spans[i] = (struct span){.s = out->text.p + start, .n = b->runs[i].end - start, .msg = from < 0 ? -1 : from,
+        out->spans[i] = (struct span){.s = out->text.p + start,
+                                      .n = b->runs[i].end - start,
+                                      .msg = from < 0 ? -1 : from,
                                       .trust = from == FROM_TPL ? TRUST_TPL : TRUST_USER};
         start = b->runs[i].end;
     }
 }
 
-int template_render(const struct template *t, const struct json *context, const struct json *special, const char *now,
-                    struct rendered *out, struct jinja_error *je)
+int template_render(const struct template *t, const struct json *context, const struct json *special,
+                    const char *now, struct rendered *out, struct jinja_error *je)
 {
     struct jx *x = jx_new(t->name, je);
     *out = (struct rendered){0};
@@ -144,8 +148,8 @@ static struct json *member(struct arena *a, struct json ***tail, const char *key
     return c;
 }
 
-int template_chat(const struct template *t, const struct json *request, const struct json *special, const char *now,
-                  struct rendered *out, struct jinja_error *je)
+int template_chat(const struct template *t, const struct json *request, const struct json *special,
+                  const char *now, struct rendered *out, struct jinja_error *je)
 {
     static const char *const fixed[] = {"messages", "tools", "documents", "add_generation_prompt"};
     static const struct json no = {.type = JSON_FALSE};
@@ -175,7 +179,8 @@ int template_chat(const struct template *t, const struct json *request, const st
         rc = template_render(t, &vars, special, now, out, je);
     } else {
         *out = (struct rendered){0};
-        *je = (struct jinja_error){.cls = JINJA_LIMIT, .msg = xstrdup("there is not enough memory for the chat's variables")};
+        *je = (struct jinja_error){.cls = JINJA_LIMIT,
+                                   .msg = xstrdup("there is not enough memory for the chat's variables")};
         rc = ERR_LIMIT;
     }
     arena_free(&a);

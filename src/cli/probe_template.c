@@ -16,7 +16,8 @@ static void write_str(struct buf *out, const char *s, size_t n)
     size_t run = 0;
     for (size_t i = 0; i + 1 < b.n; i++) {
         const unsigned char *p = (const unsigned char *)b.p + i;
-        bool nel = p[0] == 0xC2 && p[1] == 0x85, sep = p[0] == 0xE2 && p[1] == 0x80 && (p[2] == 0xA8 || p[2] == 0xA9);
+        bool nel = p[0] == 0xC2 && p[1] == 0x85,
+             sep = p[0] == 0xE2 && p[1] == 0x80 && (p[2] == 0xA8 || p[2] == 0xA9);
         if (!nel && !sep)
             continue;
         buf_add(out, b.p + run, i - run);
@@ -49,7 +50,8 @@ static void write_rendered(struct buf *out, const struct rendered *r, bool with_
         end += r->spans[i].n;
         if (i + 1 < r->n_spans && r->spans[i + 1].trust == r->spans[i].trust)
             continue; // parts of one trust are one span, whichever messages they came from
-        buf_fmt(out, "%s[%zu,%zu,\"%s\"]", start ? "," : "", start, end, r->spans[i].trust == TRUST_TPL ? "tpl" : "user");
+        buf_fmt(out, "%s[%zu,%zu,\"%s\"]", start ? "," : "", start, end,
+                r->spans[i].trust == TRUST_TPL ? "tpl" : "user");
         start = end;
     }
     buf_str(out, with_spans ? "]}" : "}");
@@ -124,7 +126,8 @@ int probe_render(int argc, char **argv)
 static int jinja_line(void *ud, const struct json *in, struct buf *out, struct err *e)
 {
     const struct json *text = json_get(in, "template");
-    struct jinja_options o = {json_bool(json_get(in, "trim_blocks"), true), json_bool(json_get(in, "lstrip_blocks"), true)};
+    struct jinja_options o = {json_bool(json_get(in, "trim_blocks"), true),
+                              json_bool(json_get(in, "lstrip_blocks"), true)};
     struct template *t;
     struct rendered result;
     struct jinja_error je;

@@ -57,10 +57,12 @@ static char *find_demo(void)
             if (!slash)
                 break;
             *slash = 0;
-            char *p = path_join(exe, "models/demo");
-            if (file_exists(p))
-                return p;
-            free(p);
+            for (int i = 0; i < 2; i++) {
+                char *p = path_join(exe, i ? "share/foresay/models/demo" : "models/demo");
+                if (file_exists(p))
+                    return p;
+                free(p);
+            }
         }
     }
     for (int i = 0; i < 2; i++)
@@ -270,6 +272,9 @@ void report_json(const struct session *s, const struct gen *q, struct buf *out)
     for (int i = 0; i < N_DRAFTERS; i++)
         buf_fmt(out, ", \"%s_drafted\": %lld, \"%s_kept\": %lld", drafter_names[i], (long long)st->drafted_by[i], drafter_names[i],
                 (long long)st->kept_from[i]);
+    struct subset *drafts = engine_draft_subset(s->g);
+    buf_fmt(out, ", \"draft_vocabulary\": %d, \"undraftable_tokens\": %lld", drafts ? subset_size(drafts) : s->in.m->n_vocab,
+            (long long)st->undraftable);
     buf_fmt(out, ", \"head_agreement\": {\"agreed\": %d, \"of\": %d}", st->prior_agreed, st->prior_n);
     buf_fmt(out, ", \"seconds\": {\"prefill\": %.6f, \"draft\": %.6f, \"verify\": %.6f, \"decide\": %.6f}", (double)st->prefill_ns * 1e-9,
             (double)st->draft_ns * 1e-9, (double)st->verify_ns * 1e-9, (double)st->decide_ns * 1e-9);

@@ -248,7 +248,8 @@ void seq_commit(struct engine *g, int seq, int n)
 
 /* ---- steps ------------------------------------------------------------------------------------------------------------ */
 
-/* Groups the rows by sequence, in order of first appearance, and checks them. Fills token, pos, runs, from. */
+/* Groups the rows by sequence, in order of first appearance, and checks them. Fills token, pos, runs, from.
+ * Changes no sequence: a step that is refused has not happened. */
 static int lay_out(struct engine *g, const struct row *rows, int n, struct step *step, struct err *e)
 {
     int n_runs = 0, at = 0;
@@ -268,14 +269,14 @@ static int lay_out(struct engine *g, const struct row *rows, int n, struct step 
         if (!g->seq_rows[id])
             continue;
         struct seq *s = &g->seqs[id];
-        settle(g, s);
+        int len = s->len + s->step_final; // as settle will leave it
         struct run *r = &g->runs[n_runs++];
-        *r = (struct run){.slot = s->slot, .row0 = at, .pos0 = s->len, .state_pos = s->state_pos, .pages = s->pages};
+        *r = (struct run){.slot = s->slot, .row0 = at, .pos0 = len, .state_pos = s->state_pos, .pages = s->pages};
         for (int k = i; k < n; k++) {
             if (rows[k].seq != id)
                 continue;
             g->token[at] = rows[k].tok;
-            g->pos[at] = s->len + r->n;
+            g->pos[at] = len + r->n;
             g->run_of[at] = n_runs - 1;
             g->from[at++] = k;
             if (rows[k].want & ROW_FINAL) {
@@ -287,9 +288,9 @@ static int lay_out(struct engine *g, const struct row *rows, int n, struct step 
         }
         if (r->n - r->n_final > PROVISIONAL_MAX)
             return err_set(e, ERR_ARG, "sequence %d: more than %d provisional rows", id, PROVISIONAL_MAX);
-        if (s->len + r->n > g->max_pages * PAGE_TOKENS)
+        if (len + r->n > g->max_pages * PAGE_TOKENS)
             return err_set(e, ERR_LIMIT, "sequence %d would pass the context limit of %d tokens", id, g->max_pages * PAGE_TOKENS);
-        pages += own_pages(g, s, s->len, s->len + r->n, true);
+        pages += own_pages(g, s, len, len + r->n, true);
         g->seq_rows[id] = 0;
     }
     if (pages > g->n_free)
@@ -308,10 +309,11 @@ int engine_step(struct engine *g, const struct row *rows, int n, struct out *out
         n_logits += (rows[i].want & WANT_LOGITS) != 0;
     if (n_logits > g->logit_rows)
         return err_set(e, ERR_ARG, "a step gives logits for at most %d rows, not %d", g->logit_rows, n_logits);
-    for (int r = 0; r < step.n_runs; r++)
-        for (int id = 0; id < g->n_seqs; id++)
-            if (g->seqs[id].used && g->seqs[id].slot == g->runs[r].slot)
-                own_pages(g, &g->seqs[id], g->runs[r].pos0, g->runs[r].pos0 + g->runs[r].n, false);
+    for (int r = 0; r < step.n_runs; r++) {
+        struct seq *s = &g->seqs[rows[g->from[g->runs[r].row0]].seq];
+        settle(g, s);
+        own_pages(g, s, g->runs[r].pos0, g->runs[r].pos0 + g->runs[r].n, false);
+    }
     model_forward(g->m, &step);
     for (int r = 0; r < step.n_runs; r++) {
         struct seq *s = &g->seqs[rows[g->from[g->runs[r].row0]].seq];
@@ -342,12 +344,19 @@ int mtp_step(struct engine *g, const struct mtp_row *rows, int n, const struct s
              struct err *e)
 {
     struct backend *be = g->m->be;
-    int n_runs = 0, n_sel = 0;
+    int n_runs = 0, n_sel = 0, pages = 0;
     if (!g->head || n < 1 || n > g->max_rows)
         return err_set(e, ERR_ARG, "a draft step of %d rows without a usable head or beyond %d rows", n, g->max_rows);
+    memset(g->seq_rows, 0, (size_t)g->n_seqs * sizeof *g->seq_rows);
     for (int i = 0; i < n; i++) { // rows of one sequence are adjacent here
-        struct seq *s = &g->seqs[rows[i].seq];
         bool starts = !i || rows[i - 1].seq != rows[i].seq;
+        if (rows[i].seq < 0 || rows[i].seq >= g->n_seqs || !g->seqs[rows[i].seq].used)
+            return err_set(e, ERR_ARG, "draft row %d: sequence %d does not exist", i, (int)rows[i].seq);
+        if (rows[i].tok < 0 || rows[i].tok >= g->m->n_vocab)
+            return err_set(e, ERR_ARG, "draft row %d: token id %d is outside the vocabulary of %d", i, (int)rows[i].tok, g->m->n_vocab);
+        if (g->seq_rows[rows[i].seq]++ && (starts || !rows[i].hidden))
+            return err_set(e, ERR_ARG, "draft row %d: rows of one sequence must be adjacent, only the first may continue the last step", i);
+        struct seq *s = &g->seqs[rows[i].seq];
         if (starts)
             g->runs[n_runs++] = (struct run){.slot = s->slot, .row0 = i, .pos0 = s->mtp_len, .pages = s->pages};
         struct run *r = &g->runs[n_runs - 1];
@@ -358,15 +367,19 @@ int mtp_step(struct engine *g, const struct mtp_row *rows, int n, const struct s
         if (rows[i].want & WANT_LOGITS)
             g->sel[n_sel++] = i;
     }
+    if (n_sel && subset && !subset->n)
+        return err_set(e, ERR_ARG, "the draft vocabulary is empty");
     if (n_sel > g->logit_rows)
         return err_set(e, ERR_ARG, "a draft step gives logits for at most %d rows, not %d", g->logit_rows, n_sel);
     for (int r = 0; r < n_runs; r++) {
         struct seq *s = &g->seqs[rows[g->runs[r].row0].seq];
         int end = g->runs[r].pos0 + g->runs[r].n;
-        if (end > g->max_pages * PAGE_TOKENS || own_pages(g, s, g->runs[r].pos0, end, true) > g->n_free)
+        pages += own_pages(g, s, g->runs[r].pos0, end, true);
+        if (end > g->max_pages * PAGE_TOKENS || pages > g->n_free)
             return err_set(e, ERR_NOMEM, "no KV memory for the draft");
-        own_pages(g, s, g->runs[r].pos0, end, false);
     }
+    for (int r = 0; r < n_runs; r++)
+        own_pages(g, &g->seqs[rows[g->runs[r].row0].seq], g->runs[r].pos0, g->runs[r].pos0 + g->runs[r].n, false);
     for (int i = 0; i < n; i++)
         be->ops->write(be, BUF_HIDDEN, i, 1, rows[i].hidden ? rows[i].hidden : g->pair_hidden + (size_t)rows[i].seq * (size_t)g->ld);
     struct step step = {.n_rows = n, .n_runs = n_runs, .token = g->token, .pos = g->pos, .run_of = g->run_of, .runs = g->runs};
@@ -422,6 +435,7 @@ void subset_add(struct engine *g, struct subset *s, int32_t id)
 }
 
 struct subset *engine_draft_subset(struct engine *g) { return g->draft; }
+bool subset_has(const struct subset *s, int32_t id) { return s->has[id]; }
 int subset_size(const struct subset *s) { return s->n; }
 const int32_t *subset_ids(const struct subset *s) { return s->ids; }
 
@@ -459,7 +473,7 @@ int seq_load(struct engine *g, int seq, const void *p, size_t n, struct err *e)
     struct backend *be = g->m->be;
     struct saved h;
     if (n < sizeof h || (memcpy(&h, p, sizeof h), memcmp(h.magic, "FSSEQ01", 8)) || h.page_bytes != be->page_bytes ||
-        h.slot_bytes != be->slot_bytes || h.len < 0 || h.n_pages != (h.len + PAGE_TOKENS - 1) / PAGE_TOKENS || h.state_pos > h.len ||
+        h.slot_bytes != be->slot_bytes || h.len < 0 || h.len > INT32_MAX - PAGE_TOKENS || h.n_pages != (h.len + PAGE_TOKENS - 1) / PAGE_TOKENS || h.state_pos > h.len ||
         h.state_pos < 0 || h.len - h.state_pos > PROVISIONAL_MAX || h.mtp_len > (h.len > 1 ? h.len : 1) ||
         n != sizeof h + be->slot_bytes + (size_t)h.n_pages * be->page_bytes)
         return err_set(e, ERR_FORMAT, "saved sequence does not fit this model");

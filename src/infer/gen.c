@@ -191,8 +191,10 @@ static void keep_prefix(struct gen *q, const struct gen_request *r)
         same++;
     q->st.reread_at = -1;
     bool usable = q->mtp_ready || !q->uses_mtp;
-    if (usable && same >= len)
+    if (usable && same >= len) {
+        mtp_cut(q->g, q->seq, len); // a prompt cut short may have left the row of a token that isn't there now
         return;
+    }
     q->st.reread_at = same;
     if (usable && q->base >= 0 && same >= q->n_base) {
         seq_free(q->g, q->seq);
@@ -275,6 +277,8 @@ int gen_prefill(struct gen *q, int max_rows, int *done, struct err *e)
     int64_t t0 = clock_ns();
     for (int read = 0; seq_len(q->g, q->seq) < q->n_prompt && (!max_rows || read < max_rows);) {
         int first = seq_len(q->g, q->seq), n = q->n_prompt - first < room ? q->n_prompt - first : room;
+        if (max_rows && n > max_rows - read)
+            n = max_rows - read;
         struct out out;
         for (int i = 0; i < n; i++)
             rows[i] = (struct row){q->seq, q->tokens[first + i], (uint8_t)(ROW_FINAL | (q->uses_mtp || i == n - 1 ? WANT_HIDDEN : 0))};
@@ -285,13 +289,16 @@ int gen_prefill(struct gen *q, int max_rows, int *done, struct err *e)
         if (rc)
             return rc;
         seq_commit(q->g, q->seq, n);
+        q->mtp_ready = false; // until the head has seen these rows as well
         read += n;
         /* the head's steps reuse the buffers behind out: decide first, from the logits */
         int32_t emitted = q->n_tokens;
         if (is_last) {
             q->st.prefill_ns += clock_ns() - t0;
-            if ((rc = gen_decide(q, out.logits, 1, e)))
+            if ((rc = gen_decide(q, out.logits, 1, e))) {
+                gen_cancel(q);
                 return rc;
+            }
             t0 = clock_ns();
         }
         if (q->uses_mtp && (rc = draft_prime(q, out.hidden, n, first, e)))
@@ -339,7 +346,7 @@ void gen_emit(struct gen *q, int32_t id, int draft, int drafter)
     history_push(q->hist, id);
     if (suffix_append(q->suffix, id))
         q->uses_copy = false;
-    draft_vocabulary(q, &id, 1);
+    draft_vocabulary_emitted(q, id);
     if (is_eos)
         q->why = STOP_EOS;
     else if (q->in->tok)

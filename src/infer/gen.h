@@ -43,6 +43,7 @@ struct gen_stats {
     int64_t drafted_by[N_DRAFTERS], kept_from[N_DRAFTERS];
     int64_t prefill_ns, first_ns, last_ns, start_ns; // first, last: times of the first and last emitted token
     int64_t draft_ns, verify_ns, decide_ns;
+    int64_t undraftable; // emitted tokens that the draft vocabulary lacked: what its reduction costs
     int prior_agreed, prior_n; // head against the prompt's own last tokens
     int reread_at;             // -1, or the first token index at which the kept prefix differed
 };
@@ -69,7 +70,8 @@ MUST_CHECK int gen_start(struct gen *q, const struct gen_request *r, gen_token_f
 /* Reads up to max_rows more prompt tokens (0: all). Returns 1 while some are left, 0 when the first token has
  * been emitted. progress: tokens read so far in *done if not NULL. */
 MUST_CHECK int gen_prefill(struct gen *q, int max_rows, int *done, struct err *e);
-/* One round for n answers that are past prefill and not finished. */
+/* One round for n answers that are past prefill and not finished. After an error the answers whose own logits
+ * were at fault are cancelled; the others can go on. */
 MUST_CHECK int gen_round(struct gen **q, int n, struct err *e);
 /* Everything at once; cancel may be set from a signal handler or another thread. */
 MUST_CHECK int gen_run(struct gen *q, const struct gen_request *r, gen_token_fn *fn, void *ud, atomic_int *cancel, struct err *e);

@@ -107,8 +107,11 @@ static int plan_round(struct gen *q, struct err *e)
     if (q->plan.drafter == DRAFTER_COPY)
         draft_copy(q);
     /* a head that isn't asked keeps its pairs waiting, up to a limit */
-    if (q->uses_mtp && q->plan.drafter != DRAFTER_MTP && q->n_pend + COPY_MAX + 1 > PEND_MAX)
-        return draft_observe(q, e);
+    if (q->uses_mtp && q->plan.drafter != DRAFTER_MTP && q->n_pend + COPY_MAX + 1 > PEND_MAX) {
+        struct err why = {0};
+        int rc = draft_observe(q, &why);
+        return rc && rc != ERR_NOMEM ? err_set(e, rc, "%s", why.msg) : 0;
+    }
     return 0;
 }
 
@@ -118,6 +121,8 @@ static void settle_round(struct gen *q, int before, const float *hidden, int64_t
     size_t ld = (size_t)engine_hidden_ld(q->g);
     int emitted = q->n_tokens - before;
     seq_commit(q->g, q->seq, emitted);
+    if (q->uses_mtp && q->n_pend + emitted > PEND_MAX) // no memory for the head's rows for so long: go on without it
+        q->uses_mtp = q->mtp_ready = false;
     if (q->uses_mtp) {
         mtp_cut(q->g, q->seq, before - q->n_pend);
         memcpy(q->pend + (size_t)q->n_pend * ld, hidden, (size_t)emitted * ld * sizeof *hidden);
@@ -139,23 +144,43 @@ static void settle_round(struct gen *q, int before, const float *hidden, int64_t
     depth_report(&q->depth, q->plan, q->n_x, q->n_kept, emitted, (double)q->draft_ns * 1e-9, (double)verify_ns * 1e-9);
 }
 
-static int verify(struct gen **q, int n, struct err *e)
+/* Each answer's newest token and its drafts. */
+static int put_rows(struct gen **q, int n, struct row *rows)
 {
-    struct row rows[LOGIT_ROWS_MAX];
-    int n_rows = 0, at = 0;
+    int n_rows = 0;
     for (int i = 0; i < n; i++) {
         rows[n_rows++] = (struct row){q[i]->seq, q[i]->tokens[q[i]->n_tokens - 1], ROW_FINAL | WANT_LOGITS | WANT_HIDDEN};
         for (int d = 0; d < q[i]->n_x; d++)
             rows[n_rows++] = (struct row){q[i]->seq, q[i]->x[d], WANT_LOGITS | WANT_HIDDEN};
     }
+    return n_rows;
+}
+
+static int verify(struct gen **q, int n, struct err *e)
+{
+    struct row rows[LOGIT_ROWS_MAX];
+    struct err why = {0};
     struct out out;
+    int n_rows = put_rows(q, n, rows), at = 0;
     int64_t t0 = clock_ns();
-    int rc = engine_step(q[0]->g, rows, n_rows, &out, e);
+    int rc = engine_step(q[0]->g, rows, n_rows, &out, &why);
+    if (rc == ERR_NOMEM && n_rows > n) { // drafts must not cost an answer its last page
+        for (int i = 0; i < n; i++)
+            q[i]->n_x = 0;
+        why = (struct err){0};
+        rc = engine_step(q[0]->g, rows, put_rows(q, n, rows), &out, &why);
+    }
     int64_t step_ns = clock_ns() - t0;
-    for (int i = 0; i < n && !rc; i++) {
+    if (rc)
+        return err_set(e, rc, "%s", why.msg);
+    for (int i = 0; i < n; i++) { // what happened in the step is settled for all, whoever fails
         int before = q[i]->n_tokens, k = 1 + q[i]->n_x;
         int64_t t1 = clock_ns();
-        rc = gen_decide(q[i], out.logits + (size_t)at * (size_t)q[i]->in->m->n_vocab, k, e);
+        int failed = gen_decide(q[i], out.logits + (size_t)at * (size_t)q[i]->in->m->n_vocab, k, e);
+        if (failed) {
+            gen_cancel(q[i]);
+            rc = rc ? rc : failed;
+        }
         int64_t decide_ns = clock_ns() - t1;
         q[i]->st.decide_ns += decide_ns;
         settle_round(q[i], before, out.hidden + (size_t)at * (size_t)engine_hidden_ld(q[i]->g), step_ns / n + decide_ns);
@@ -186,5 +211,7 @@ int gen_round(struct gen **q, int n, struct err *e)
         rc = verify(q + first, k, e);
         first += k;
     }
+    for (int i = 0; i < n && rc; i++)
+        q[i]->mtp_ready = false; // the head's rows may lag behind: the next answer reads the prompt again
     return rc;
 }

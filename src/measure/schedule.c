@@ -3,8 +3,7 @@
  * Texts form a tree of depth one: a long random text, and branches that leave it at page and segment borders and
  * elsewhere. A text's row at a position is a pure function of its tokens so far, so rows before the branch point
  * are the long text's. The reference keeps a hash of each row, the hidden rows themselves (pairs of the MTP head
- * need them), and a hash of the recurrent state, which it reads behind the backend's back: a state may differ
- * where no logit shows it yet. */
+ * need them), and a hash of the recurrent state, which may differ where no logit shows it yet. */
 #include "measure/schedule.h"
 
 #include <stdarg.h>
@@ -18,11 +17,10 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "infer/engine.h"
-#include "kernel/cpu/internal.h"
 
 enum {
     MAX_TEXTS = 16, N_SEQS = 6, N_BLOBS = 6, MAX_STEP_ROWS = 512, MAX_WANTED = 64, MAX_DEPTH = 4, REF_DEPTH = 2, MTP_ROWS = 64,
-    TRACE_LINES = 60, TRACE_WIDTH = 200, SCALAR_TOKENS = 140,
+    TRACE_LINES = 60, TRACE_WIDTH = 200, SCALAR_TOKENS = 140, SCALAR_ROWS = 12,
 };
 
 struct ref_row {
@@ -43,6 +41,8 @@ struct model_set {
     struct model *m;
     struct mtp_head head;
     struct engine *g;
+    float *state; // one layer's recurrent state, for hashing
+    size_t n_state;
 };
 
 struct live {
@@ -72,7 +72,8 @@ struct fuzz {
     char trace[TRACE_LINES][TRACE_WIDTH];
     int n_trace;
     const char *isa;
-    int threads, round;
+    int threads, round, max_rows; // max_rows: of a step
+    double row_cost;              // products of a row, in units of the scalar kernels' second
     bool failed;
 };
 
@@ -123,6 +124,7 @@ static void close_set(struct model_set *s)
     model_close(s->m);
     if (s->be)
         s->be->ops->close(s->be);
+    free(s->state);
     *s = (struct model_set){0};
 }
 
@@ -147,16 +149,33 @@ static int open_set(struct model_set *s, const char *path, const char *isa, int 
     return rc;
 }
 
-/* Hash of a sequence's recurrent state, all layers. Sequences and slots have the same numbers. */
-static XXH128_hash_t state_hash(const struct model_set *s, int seq)
+/* Seconds that a row takes with the scalar kernels, roughly. */
+static double scalar_seconds(const struct model *m)
 {
-    const struct cpu *c = (const struct cpu *)s->be;
+    double n = 0;
+    for (int i = 0; i < weights_count(m->pkg->weights); i++) {
+        const struct weight *w = weights_at(m->pkg->weights, i);
+        n += w->ndim == 2 ? (double)w->ne[0] * (double)w->ne[1] : 0;
+    }
+    return n * 1e-9;
+}
+
+/* Hash of a sequence's recurrent state, all layers. Sequences and slots have the same numbers. */
+static XXH128_hash_t state_hash(struct model_set *s, int seq)
+{
     XXH3_state_t x;
     XXH3_128bits_reset(&x);
-    for (int i = 0; i < c->n_rec; i++) {
-        const struct rec_place *r = &c->rec[i];
-        XXH3_128bits_update(&x, c->slots + (size_t)seq * s->be->slot_bytes + r->state,
-                            (size_t)r->heads * (size_t)r->dk * (size_t)r->dv * sizeof(float));
+    for (int i = 0, rec = 0; i < s->m->n_specs; i++) {
+        const struct state_spec *p = &s->m->specs[i];
+        size_t n = (size_t)p->heads * (size_t)p->dk * (size_t)p->dv;
+        if (p->kind != STATE_REC)
+            continue;
+        if (n > s->n_state) {
+            s->state = xrealloc(s->state, n * sizeof *s->state);
+            s->n_state = n;
+        }
+        s->be->ops->rec_read(s->be, seq, rec++, s->state);
+        XXH3_128bits_update(&x, s->state, n * sizeof *s->state);
     }
     return XXH3_128bits_digest(&x);
 }
@@ -295,8 +314,8 @@ static void first_element(struct fuzz *f, enum row_kind kind, int text, int pos,
                     differ++;
                 }
             if (differ)
-                fprintf(stderr, "%d of %d elements differ, first %d: expected %a (%g), found %a (%g)\n", differ, n, first, (double)want[first],
-                        (double)want[first], (double)got[first], (double)got[first]);
+                fprintf(stderr, "%d of %d elements differ, first %d: expected %a (%g), found %a (%g)\n", differ, n, first,
+                        (double)want[first], (double)want[first], (double)got[first], (double)got[first]);
             else
                 fprintf(stderr, "the reference, computed anew, agrees with the row found: it changed between its two runs\n");
         }
@@ -552,7 +571,7 @@ static void trunk_step(struct fuzz *f)
     struct part parts[N_SEQS];
     static struct row rows[MAX_STEP_ROWS];
     static int where[MAX_STEP_ROWS][2];
-    int n_parts = 0, room = chance(f, 70) ? 40 : MAX_STEP_ROWS, want = 1 + (int)rnd(f, chance(f, 50) ? 2 : N_SEQS);
+    int n_parts = 0, room = min_int(chance(f, 70) ? 40 : MAX_STEP_ROWS, f->max_rows), want = 1 + (int)rnd(f, chance(f, 50) ? 2 : N_SEQS);
     for (int k = 0, seq = (int)rnd(f, N_SEQS); k < N_SEQS && n_parts < want && room; k++, seq = (seq + 1) % N_SEQS) {
         if (!f->live[seq].used)
             continue;
@@ -666,7 +685,7 @@ static void wrong_pair(struct fuzz *f, int seq)
 /* True pairs for some sequences in one batch. Returns how many sequences took part. */
 static int plan_pairs(struct fuzz *f, struct pairs *all, struct mtp_row *rows, int *n_rows)
 {
-    int n = 0, room = MTP_ROWS, want = 1 + (int)rnd(f, 3);
+    int n = 0, room = min_int(MTP_ROWS, f->max_rows), want = 1 + (int)rnd(f, 3);
     *n_rows = 0;
     for (int k = 0, seq = (int)rnd(f, N_SEQS); k < N_SEQS && n < want && room; k++, seq = (seq + 1) % N_SEQS) {
         struct live *l = &f->live[seq];
@@ -684,7 +703,8 @@ static int plan_pairs(struct fuzz *f, struct pairs *all, struct mtp_row *rows, i
         for (int i = 0; i < m; i++) {
             int j = l->mtp + i;
             bool wanted = i == m - 1 || chance(f, 80);
-            rows[(*n_rows)++] = (struct mtp_row){seq, f->text[l->text].tok[j], hidden_at(f, l->text, j - 1), wanted ? WANT_LOGITS : 0};
+            rows[(*n_rows)++] = (struct mtp_row){seq, f->text[l->text].tok[j], hidden_at(f, l->text, j - 1),
+                                                 wanted ? WANT_LOGITS : 0};
         }
         room -= m;
         n++;
@@ -704,8 +724,8 @@ static void mtp_rows(struct fuzz *f)
         return;
     int rc = mtp_step(f->s.g, rows, n_rows, NULL, full, &mo, &e);
     for (int i = 0; i < n; i++)
-        trace(f, "pairs of %d (text %d, len %d): rows %d..%d%s", all[i].seq, f->live[all[i].seq].text, f->live[all[i].seq].len, all[i].first,
-              all[i].first + all[i].n - 1, rc ? ": no memory" : "");
+        trace(f, "pairs of %d (text %d, len %d): rows %d..%d%s", all[i].seq, f->live[all[i].seq].text, f->live[all[i].seq].len,
+              all[i].first, all[i].first + all[i].n - 1, rc ? ": no memory" : "");
     if (rc == ERR_NOMEM) {
         evict(f);
         return;
@@ -738,7 +758,7 @@ static void mtp_rows(struct fuzz *f)
     }
 }
 
-/* ---- rounds --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- rounds -------------------------------------------------------------------------------------------------- */
 
 static void one_operation(struct fuzz *f)
 {
@@ -806,8 +826,9 @@ static int all_rounds(struct fuzz *f)
         f->isa = is_scalar ? "scalar" : f->o->isa;
         f->threads = f->o->threads ? f->o->threads : threads[f->round % 4];
         f->max_pos = is_scalar ? min_int(SCALAR_TOKENS, f->o->max_tokens) : f->o->max_tokens + 160;
-        if (is_scalar)
-            rows = rows / 10 + 1;
+        f->max_rows = is_scalar ? SCALAR_ROWS : MAX_STEP_ROWS;
+        if (is_scalar) // a second or two, whatever the model's size
+            rows = rows / 10 < 1 / f->row_cost ? rows / 10 + 1 : 1 + (int64_t)(1 / f->row_cost);
         rc = one_round(f, rows);
     }
     return rc;
@@ -826,6 +847,7 @@ int schedule_run(const struct schedule_options *o, struct schedule_result *r)
     if (!rc) {
         f->ld = engine_hidden_ld(f->s.g);
         f->vocab = f->s.m->n_vocab;
+        f->row_cost = scalar_seconds(f->s.m);
         make_texts(f);
         rc = reference_all(f);
         close_set(&f->s);

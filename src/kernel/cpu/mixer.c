@@ -280,9 +280,11 @@ static void gdn_inputs(void *ud, int first, int last, int thread)
         for (int t = 0; t < p->taps; t++)
             rows[t] = conv_input(j, run, j->s->pos[r] - p->taps + 1 + t);
         c->k->conv(p->conv->f, channels, p->taps, c0, c0 + width, rows, y);
-        if (!is_value)
+        c->k->zero_tiny(y + c0, width); // before the norm too: squares must not underflow
+        if (!is_value) {
             c->k->l2norm(y + c0, p->dk, h < p->k_heads ? (float)(1.0 / sqrt((double)p->dk)) : 1.0f);
-        c->k->zero_tiny(y + c0, width);
+            c->k->zero_tiny(y + c0, width);
+        }
         if (is_value) {
             int vh = h - 2 * p->k_heads;
             double beta = 1.0 / (1.0 + exp64(-(double)buf_row(c, BUF_B, r)[vh]));
