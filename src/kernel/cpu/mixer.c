@@ -209,6 +209,8 @@ static void attn_merge(void *ud, int first, int last, int thread)
             else
                 to = from;
         }
+        if (!has) // scores that are not numbers have no maximum; the row sees itself, so its segment is there
+            to = partial_at(j, row, head, j->s->pos[row] / SEGMENT_TOKENS);
         emit(j, row, head, to, to + 2);
     }
 }
