@@ -220,7 +220,7 @@ int gen_start(struct gen *q, const struct gen_request *r, gen_token_fn *fn, void
     q->r.prompt = NULL;
     q->fn = fn;
     q->ud = ud;
-    q->seed = r->has_seed ? r->seed : rng_entropy();
+    q->seed = r->has_seed ? r->seed : rng_entropy() >> 11; // 53 bits: JSON and --seed can give it back
     q->hash = 0;
     q->st = (struct gen_stats){.prompt_tokens = r->n_prompt, .start_ns = clock_ns(), .reread_at = -1};
     q->uses_mtp = r->use_mtp && engine_has_mtp(q->g) && r->depth != 0;
