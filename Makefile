@@ -89,6 +89,9 @@ lib: $(B)/libforesay.a
 $(B)/foresay: $(call obj,$(CLI_SRC)) $(B)/libforesay.a $(LAYERS)
 	$(CC) $(ALL_LDFLAGS) $(filter-out $(LAYERS),$^) $(LIBS) -o $@
 
+# readers of the demo model's eval.json
+$(B)/tests/property/identity $(B)/tests/property/test_identity $(B)/tests/property/test_eval: $(B)/tests/property/eval_file.o
+
 $(B)/tests/%: $(B)/tests/%.o $(B)/libforesay.a
 	$(CC) $(ALL_LDFLAGS) $(filter %.o %.a,$^) $(LIBS) $(TEST_LIBS) -o $@
 $(B)/tools/%: $(B)/tools/%.o $(B)/libforesay.a

@@ -5,7 +5,7 @@ GUARD := $(B)/tests/property
 GUARD_MODELS := build/models/tiny build/models/thin-0.8B build/models/thin-27B
 FUZZ_HOURS ?= 1
 
-$(GUARD)/schedule $(GUARD)/test_schedule: %: %.o $(GUARD)/schedule_core.o $(B)/libforesay.a
+$(GUARD)/schedule $(GUARD)/test_schedule: %: %.o $(B)/libforesay.a
 	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
 $(GUARD)/test_schedule: | guard-models
 $(GUARD)/test_denormal: | build/models/tiny/config.json

@@ -78,8 +78,9 @@ void draft_copy(struct gen *q)
 {
     q->has_q = false;
     for (q->n_x = 0; q->n_x < q->plan.depth && q->n_x < q->n_copy;) {
-        q->x[q->n_x] = q->copy[q->n_x];
-        if (!q->r.ignore_eos && instance_is_eos(q->in, q->x[q->n_x++]))
+        int32_t id = q->copy[q->n_x];
+        q->x[q->n_x++] = id;
+        if (!q->r.ignore_eos && instance_is_eos(q->in, id))
             break;
     }
 }

@@ -117,6 +117,8 @@ struct backend_ops {
     void (*slot_copy)(struct backend *, int dst, int src); // state, window and tape
     void (*page_io)(struct backend *, int page, void *p, bool save);
     void (*slot_io)(struct backend *, int slot, void *p, bool save);
+    /* The recurrent state of STATE_REC piece rec, heads * dk * dv floats in the backend's own order: for comparison. */
+    void (*rec_read)(struct backend *, int slot, int rec, float *dst);
 };
 
 /* First member of every backend. */

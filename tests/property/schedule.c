@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
-#include "schedule.h"
+#include "measure/schedule.h"
 
 static int usage(void)
 {

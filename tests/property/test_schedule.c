@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/file.h"
-#include "schedule.h"
+#include "measure/schedule.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SLOW 1

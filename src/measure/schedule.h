@@ -2,8 +2,8 @@
  * wrong or absent, acceptance, forks, evictions, saves and restores, rows and drafts of the MTP head) and compares
  * every row of logits and every recurrent state with one-token-at-a-time decoding on one thread. By
  * docs/arithmetic.md nothing may differ by a bit. */
-#ifndef TESTS_SCHEDULE_H
-#define TESTS_SCHEDULE_H
+#ifndef MEASURE_SCHEDULE_H
+#define MEASURE_SCHEDULE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,9 +3,8 @@
  * Texts form a tree of depth one: a long random text, and branches that leave it at page and segment borders and
  * elsewhere. A text's row at a position is a pure function of its tokens so far, so rows before the branch point
  * are the long text's. The reference keeps a hash of each row, the hidden rows themselves (pairs of the MTP head
- * need them), and a hash of the recurrent state, which it reads behind the backend's back: a state may differ
- * where no logit shows it yet. */
-#include "schedule.h"
+ * need them), and a hash of the recurrent state, which may differ where no logit shows it yet. */
+#include "measure/schedule.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,7 +17,6 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "infer/engine.h"
-#include "kernel/cpu/internal.h"
 
 enum {
     MAX_TEXTS = 16, N_SEQS = 6, N_BLOBS = 6, MAX_STEP_ROWS = 512, MAX_WANTED = 64, MAX_DEPTH = 4, REF_DEPTH = 2, MTP_ROWS = 64,
@@ -43,6 +41,8 @@ struct model_set {
     struct model *m;
     struct mtp_head head;
     struct engine *g;
+    float *state; // one layer's recurrent state, for hashing
+    size_t n_state;
 };
 
 struct live {
@@ -124,6 +124,7 @@ static void close_set(struct model_set *s)
     model_close(s->m);
     if (s->be)
         s->be->ops->close(s->be);
+    free(s->state);
     *s = (struct model_set){0};
 }
 
@@ -160,15 +161,21 @@ static double scalar_seconds(const struct model *m)
 }
 
 /* Hash of a sequence's recurrent state, all layers. Sequences and slots have the same numbers. */
-static XXH128_hash_t state_hash(const struct model_set *s, int seq)
+static XXH128_hash_t state_hash(struct model_set *s, int seq)
 {
-    const struct cpu *c = (const struct cpu *)s->be;
     XXH3_state_t x;
     XXH3_128bits_reset(&x);
-    for (int i = 0; i < c->n_rec; i++) {
-        const struct rec_place *r = &c->rec[i];
-        XXH3_128bits_update(&x, c->slots + (size_t)seq * s->be->slot_bytes + r->state,
-                            (size_t)r->heads * (size_t)r->dk * (size_t)r->dv * sizeof(float));
+    for (int i = 0, rec = 0; i < s->m->n_specs; i++) {
+        const struct state_spec *p = &s->m->specs[i];
+        size_t n = (size_t)p->heads * (size_t)p->dk * (size_t)p->dv;
+        if (p->kind != STATE_REC)
+            continue;
+        if (n > s->n_state) {
+            s->state = xrealloc(s->state, n * sizeof *s->state);
+            s->n_state = n;
+        }
+        s->be->ops->rec_read(s->be, seq, rec++, s->state);
+        XXH3_128bits_update(&x, s->state, n * sizeof *s->state);
     }
     return XXH3_128bits_digest(&x);
 }
