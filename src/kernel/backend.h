@@ -125,6 +125,8 @@ struct backend_ops {
 struct backend {
     const struct backend_ops *ops;
     const char *domain; // of its bits, "f0" for the contract's
+    const char *isa;    // instruction set in use, for reports
+    int threads;        // likewise
     size_t page_bytes, slot_bytes; // set by setup
     bool float_mode;
 };

@@ -59,9 +59,9 @@ static bool way_applies(const struct run_state *s, int way)
 static struct gen_request request_of(const struct run_state *s, int prompt, int setting, const struct way *w)
 {
     const struct text_prompt *p = &s->o->prompts[prompt];
-    return (struct gen_request){.prompt = p->ids, .n_prompt = p->n, .sampling = s->o->settings[setting].sampling, .acceptance = ACCEPT_SEEDED,
-                                .has_seed = true, .seed = s->o->seed + (uint64_t)prompt, .max_tokens = s->o->tokens, .ignore_eos = !p->ends,
-                                .depth = w->depth, .use_mtp = w->mtp, .use_copy = w->copy, .want_hash = true};
+    return (struct gen_request){.prompt = p->ids, .n_prompt = p->n, .sampling = s->o->settings[setting].sampling,
+                                .acceptance = ACCEPT_SEEDED, .has_seed = true, .seed = s->o->seed + (uint64_t)prompt, .max_tokens = s->o->tokens,
+                                .ignore_eos = !p->ends, .depth = w->depth, .use_mtp = w->mtp, .use_copy = w->copy, .want_hash = true};
 }
 
 static void keep(struct answer *a, const struct gen *q, int tokens)
@@ -97,7 +97,8 @@ static void describe(struct run_state *s, const struct slot *t, int at, bool sam
     char depth[16], where[64];
     snprintf(depth, sizeof depth, w->depth < 0 ? "auto" : "%d", w->depth);
     snprintf(where, sizeof where, same_ids ? "the same tokens, other logits" : "they part at token %d", at);
-    snprintf(s->r->first, sizeof s->r->first, "prompt %d (%s, %d tokens), %s, seed %llu: depth %s with %s%s%s drafts against plain: %s", t->prompt,
+    snprintf(s->r->first, sizeof s->r->first,
+             "prompt %d (%s, %d tokens), %s, seed %llu: depth %s with %s%s%s drafts against plain: %s", t->prompt,
              kind_names[s->o->prompts[t->prompt].kind], s->o->prompts[t->prompt].n, s->o->settings[t->setting].name,
              (unsigned long long)(s->o->seed + (uint64_t)t->prompt), depth, w->mtp ? "mtp" : "", w->mtp && w->copy ? "+" : "",
              w->copy ? "copy" : w->mtp ? "" : "no", where);

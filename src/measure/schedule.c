@@ -74,7 +74,8 @@ struct fuzz {
     const char *isa;
     int threads, round, max_rows; // max_rows: of a step
     double row_cost;              // products of a row, in units of the scalar kernels' second
-    bool failed;
+    bool failed, stopped;
+    double ref_done, ref_all; // tokens of the reference
 };
 
 /* ---- small things -------------------------------------------------------------------------------------------- */
@@ -90,6 +91,20 @@ static uint32_t rnd(struct fuzz *f, uint32_t n) // in [0, n)
 static bool chance(struct fuzz *f, uint32_t percent) { return rnd(f, 100) < percent; }
 static int min_int(int a, int b) { return a < b ? a : b; }
 static XXH128_hash_t hash(const void *p, size_t n) { return XXH3_128bits(p, n); }
+
+/* To the caller, or to standard error. */
+__attribute__((format(printf, 2, 3))) static void say(const struct schedule_options *o, const char *fmt, ...)
+{
+    char line[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    if (o->say)
+        o->say(o->ud, line);
+    else
+        fputs(line, stderr);
+}
 
 __attribute__((format(printf, 2, 3))) static void trace(struct fuzz *f, const char *fmt, ...)
 {
@@ -116,6 +131,12 @@ static int common(const struct fuzz *f, int a, int b)
 
 static int end_of(const struct fuzz *f, int text) { return min_int(f->text[text].len, f->max_pos); }
 
+static bool goes_on(struct fuzz *f, double done)
+{
+    f->stopped = f->stopped || (f->o->progress && !f->o->progress(f->o->ud, done));
+    return !f->stopped;
+}
+
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
 static void close_set(struct model_set *s)
@@ -128,14 +149,14 @@ static void close_set(struct model_set *s)
     *s = (struct model_set){0};
 }
 
-static int open_set(struct model_set *s, const char *path, const char *isa, int threads, int n_ctx, int n_seqs)
+static int open_set(const struct schedule_options *o, struct model_set *s, const char *isa, int threads, int n_ctx, int n_seqs)
 {
     struct err e = {0};
     struct package *p;
     struct backend_options bo = {.threads = threads, .isa = isa};
     struct engine_options eo = {.n_ctx = n_ctx, .n_seqs = n_seqs, .max_rows = MAX_STEP_ROWS, .with_mtp = true};
     *s = (struct model_set){0};
-    int rc = package_open(&p, path, &e);
+    int rc = package_open(&p, o->model, &e);
     if (!rc && (rc = backend_cpu_open(&s->be, &bo, &e)))
         package_close(p);
     if (!rc && !(rc = model_open(&s->m, p, s->be, &e))) {
@@ -143,7 +164,7 @@ static int open_set(struct model_set *s, const char *path, const char *isa, int 
         rc = engine_open(&s->g, s->m, &s->head, &eo, &e);
     }
     if (rc) {
-        fprintf(stderr, "schedule: %s\n", e.msg);
+        say(o, "schedule: %s\n", e.msg);
         close_set(s);
     }
     return rc;
@@ -205,6 +226,8 @@ static int reference_text(struct fuzz *f, struct model_set *s, int t, int last, 
         struct row r = {seq, x->tok[i], WANT_LOGITS | WANT_HIDDEN | ROW_FINAL};
         struct out out;
         struct ref_row *ref = ref_at(f, t, i);
+        if (!row && !goes_on(f, f->ref_done++ / f->ref_all / 3))
+            break;
         if (engine_step(s->g, &r, 1, &out, &e))
             goto bad;
         seq_commit(s->g, seq, 1);
@@ -242,7 +265,7 @@ static int reference_text(struct fuzz *f, struct model_set *s, int t, int last, 
     seq_free(s->g, seq);
     return 0;
 bad:
-    fprintf(stderr, "schedule: reference: %s\n", e.msg);
+    say(f->o, "schedule: reference: %s\n", e.msg);
     return e.code;
 }
 
@@ -250,7 +273,9 @@ static int reference_all(struct fuzz *f)
 {
     int64_t t0 = clock_ns();
     int rc = 0;
-    for (int t = 0; t < f->n_texts && !rc; t++)
+    for (int t = 0; t < f->n_texts; t++)
+        f->ref_all += f->text[t].len;
+    for (int t = 0; t < f->n_texts && !rc && !f->stopped; t++)
         rc = reference_text(f, &f->s, t, f->text[t].len - 1, ROW_LOGITS, NULL);
     f->r->ref_seconds += (double)(clock_ns() - t0) * 1e-9;
     return rc;
@@ -286,18 +311,18 @@ static void make_texts(struct fuzz *f)
 static void report(struct fuzz *f, const char *what, int seq, int text, int pos)
 {
     f->failed = true;
-    fprintf(stderr, "\nDIFFERENCE: %s of text %d at position %d (sequence %d), round %d, %d threads, %s\n", what, text, pos, seq, f->round,
+    say(f->o, "\nDIFFERENCE: %s of text %d at position %d (sequence %d), round %d, %d threads, %s\n", what, text, pos, seq, f->round,
             f->threads, f->isa ? f->isa : "best instruction set");
     int first = f->n_trace > TRACE_LINES ? f->n_trace - TRACE_LINES : 0;
     for (int i = first; i < f->n_trace; i++)
-        fprintf(stderr, "  %5d  %s\n", i, f->trace[i % TRACE_LINES]);
-    fprintf(stderr, "reproduce: schedule %s --seed %llu --rows %lld --tokens %d --branches %d", f->o->model, (unsigned long long)f->o->seed,
+        say(f->o, "  %5d  %s\n", i, f->trace[i % TRACE_LINES]);
+    say(f->o, "reproduce: schedule %s --seed %llu --rows %lld --tokens %d --branches %d", f->o->model, (unsigned long long)f->o->seed,
             (long long)f->o->rows, f->o->max_tokens, f->o->branches);
     if (f->o->threads)
-        fprintf(stderr, " --threads %d", f->o->threads);
+        say(f->o, " --threads %d", f->o->threads);
     if (f->o->isa)
-        fprintf(stderr, " --isa %s", f->o->isa);
-    fputc('\n', stderr);
+        say(f->o, " --isa %s", f->o->isa);
+    say(f->o, "\n");
 }
 
 /* Computes the row anew and says where the two part. */
@@ -306,7 +331,7 @@ static void first_element(struct fuzz *f, enum row_kind kind, int text, int pos,
     struct model_set s;
     int n = kind == ROW_HIDDEN ? f->s.m->hidden : f->vocab, differ = 0, first = -1;
     float *want = xcalloc((size_t)(n > f->ld ? n : f->ld), sizeof *want);
-    if (!open_set(&s, f->o->model, f->o->isa, 1, f->o->max_tokens + 256, 1)) {
+    if (!open_set(f->o, &s, f->o->isa, 1, f->o->max_tokens + 256, 1)) {
         if (!reference_text(f, &s, text, pos, kind, want)) {
             for (int i = 0; i < n; i++)
                 if (memcmp(&want[i], &got[i], sizeof *got)) {
@@ -314,10 +339,10 @@ static void first_element(struct fuzz *f, enum row_kind kind, int text, int pos,
                     differ++;
                 }
             if (differ)
-                fprintf(stderr, "%d of %d elements differ, first %d: expected %a (%g), found %a (%g)\n", differ, n, first,
+                say(f->o, "%d of %d elements differ, first %d: expected %a (%g), found %a (%g)\n", differ, n, first,
                         (double)want[first], (double)want[first], (double)got[first], (double)got[first]);
             else
-                fprintf(stderr, "the reference, computed anew, agrees with the row found: it changed between its two runs\n");
+                say(f->o, "the reference, computed anew, agrees with the row found: it changed between its two runs\n");
         }
         close_set(&s);
     }
@@ -355,7 +380,7 @@ static void check_state(struct fuzz *f, int seq, int text, int pos)
 /* The engine refused what must be possible. */
 static void refused(struct fuzz *f, const char *what, const struct err *e)
 {
-    fprintf(stderr, "schedule: %s: %s\n", what, e->msg);
+    say(f->o, "schedule: %s: %s\n", what, e->msg);
     report(f, what, -1, 0, 0);
 }
 
@@ -795,18 +820,18 @@ static int64_t compared(const struct schedule_result *r) { return r->trunk + r->
 static int one_round(struct fuzz *f, int64_t rows)
 {
     int n_ctx = f->max_pos + 2 * PAGE_TOKENS + (int)rnd(f, 3) * f->max_pos;
-    int rc = open_set(&f->s, f->o->model, f->isa, f->threads, n_ctx, N_SEQS);
+    int rc = open_set(f->o, &f->s, f->isa, f->threads, n_ctx, N_SEQS);
     if (rc)
         return rc;
     trace(f, "round %d: %d threads, %s, %d tokens of KV memory", f->round, f->threads, f->isa ? f->isa : "best isa", n_ctx);
     int64_t end = compared(f->r) + rows, idle = 0, before = -1;
-    while (!f->failed && compared(f->r) < end && idle < 10000) {
+    while (!f->failed && compared(f->r) < end && idle < 10000 && goes_on(f, (1 + 2.0 * (double)compared(f->r) / (double)f->o->rows) / 3)) {
         one_operation(f);
         idle = compared(f->r) == before ? idle + 1 : 0;
         before = compared(f->r);
     }
     if (idle >= 10000) {
-        fprintf(stderr, "schedule: no progress in round %d\n", f->round);
+        say(f->o, "schedule: no progress in round %d\n", f->round);
         f->failed = true;
     }
     for (int i = 0; i < N_SEQS; i++)
@@ -820,7 +845,7 @@ static int all_rounds(struct fuzz *f)
     static const int threads[] = {2, 1, 3, 2};
     int64_t per_round = f->o->rows / 8 < 200 ? 200 : f->o->rows / 8;
     int rc = 0;
-    for (f->round = 0; !rc && !f->failed && compared(f->r) < f->o->rows; f->round++) {
+    for (f->round = 0; !rc && !f->failed && !f->stopped && compared(f->r) < f->o->rows; f->round++) {
         bool is_scalar = !f->o->isa && f->round % 8 == 3;
         int64_t rows = f->o->rows - compared(f->r) < per_round ? f->o->rows - compared(f->r) : per_round;
         f->isa = is_scalar ? "scalar" : f->o->isa;
@@ -843,7 +868,7 @@ int schedule_run(const struct schedule_options *o, struct schedule_result *r)
     f->r = r;
     f->key[0] = (uint32_t)o->seed;
     f->key[1] = (uint32_t)(o->seed >> 32);
-    int rc = open_set(&f->s, o->model, o->isa, 1, o->max_tokens + 256, 1);
+    int rc = open_set(o, &f->s, o->isa, 1, o->max_tokens + 256, 1);
     if (!rc) {
         f->ld = engine_hidden_ld(f->s.g);
         f->vocab = f->s.m->n_vocab;
@@ -852,7 +877,7 @@ int schedule_run(const struct schedule_options *o, struct schedule_result *r)
         rc = reference_all(f);
         close_set(&f->s);
     }
-    if (!rc)
+    if (!rc && !f->stopped)
         rc = all_rounds(f);
     for (int i = 0; i < N_BLOBS; i++)
         free(f->blob[i].p);
@@ -862,7 +887,7 @@ int schedule_run(const struct schedule_options *o, struct schedule_result *r)
         free(f->text[i].hidden);
     }
     r->seconds = (double)(clock_ns() - t0) * 1e-9;
-    rc = rc ? rc : f->failed;
+    rc = rc ? rc : f->failed ? 1 : f->stopped ? ERR_CANCEL : 0;
     free(f);
     return rc;
 }

@@ -16,7 +16,9 @@ struct schedule_options {
     int branches;     // texts that leave the longest one somewhere
     int threads;      // 0: rounds with 1, 2 and 3
     const char *isa;  // NULL: the best, and some rows with "scalar"
-    bool verbose;
+    void (*say)(void *ud, const char *text);    // differences and their schedule; NULL: standard error
+    bool (*progress)(void *ud, double done);    // NULL: none; false ends the run with ERR_CANCEL
+    void *ud;
 };
 
 struct schedule_result {
@@ -25,8 +27,8 @@ struct schedule_result {
     double ref_seconds, seconds;
 };
 
-/* 0: nothing differs. 1: a difference, described on stderr with the schedule that led to it. Negative: the model
- * can't be opened or the engine refused a legal step; described on stderr. */
+/* 0: nothing differs. 1: a difference, described by say with the schedule that led to it. Negative: the model
+ * can't be opened or the engine refused a legal step; described by say. */
 int schedule_run(const struct schedule_options *o, struct schedule_result *r);
 
 #endif

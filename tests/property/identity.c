@@ -23,8 +23,8 @@ struct teller {
 static int usage(void)
 {
     fprintf(stderr, "usage: identity [MODEL] [--prompts N] [--ending N] [--tokens N] [--slots N] [--jobs N] [--threads N] [--isa NAME] [--seed N]\n"
-                    "  --prompts  of each kind, at most 64 (64)\n"
-                    "  --ending   of these, that end at an end-of-text token (14)\n"
+                    "  --prompts  of each kind, at most 64 (56)\n"
+                    "  --ending   of these, that end at an end-of-text token (6)\n"
                     "  --tokens   of an answer (128)\n"
                     "  --slots    answers that advance together in a process (8)\n"
                     "  --jobs     processes (one per CPU), each with --threads threads (1)\n"
@@ -155,7 +155,7 @@ int main(int argc, char **argv)
     struct identity_setting settings[N_SETTINGS];
     struct instance_options io = {.threads = 1, .without_tokenizer = false};
     struct identity_options o = {.settings = settings, .n_settings = N_SETTINGS, .tokens = 128, .slots = 8, .seed = 1};
-    int per_kind = 64, ending = 14, jobs = os_cpu_count(), first = 1;
+    int per_kind = 56, ending = 6, jobs = os_cpu_count(), first = 1;
     char *model = argc > 1 && argv[1][0] != '-' ? xstrdup(argv[first++]) : eval_demo();
     for (int i = first; i < argc; i += 2) {
         const char *v = argv[i + 1];

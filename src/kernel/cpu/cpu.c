@@ -549,7 +549,8 @@ int backend_cpu_open(struct backend **b, const struct backend_options *o, struct
     c->k = k;
     c->pool = pool_new(o->threads > 0 ? o->threads : os_cpu_count());
     c->threads = pool_threads(c->pool);
-    c->base = (struct backend){.ops = &cpu_ops, .domain = o->float_mode ? "f0x" : "f0", .float_mode = o->float_mode};
+    c->base = (struct backend){.ops = &cpu_ops, .domain = o->float_mode ? "f0x" : "f0", .isa = k->name, .threads = c->threads,
+                               .float_mode = o->float_mode};
     *b = &c->base;
     return 0;
 }
