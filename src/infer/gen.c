@@ -139,6 +139,16 @@ uint64_t gen_logits_hash(const struct gen *q) { return q->hash; }
 const struct buf *gen_text(const struct gen *q) { return &q->text; }
 const struct depth_ctl *gen_depth(const struct gen *q) { return &q->depth; }
 
+double gen_decode_rate(const struct gen_stats *st)
+{
+    return st->emitted > 1 && st->last_ns > st->first_ns ? (double)(st->emitted - 1) * 1e9 / (double)(st->last_ns - st->first_ns) : 0;
+}
+
+double gen_prefill_rate(const struct gen_stats *st)
+{
+    return st->prefill_ns > 0 ? (double)(st->prompt_tokens - st->cached_tokens) * 1e9 / (double)st->prefill_ns : 0;
+}
+
 const int32_t *gen_output(const struct gen *q, int *n)
 {
     *n = q->n_tokens - q->n_prompt;
