@@ -11,7 +11,7 @@
 
 const char *const drafter_names[N_DRAFTERS] = {"mtp", "copy"};
 
-enum { TEXT_MAX = 64 << 20 };
+enum { TEXT_MAX = 64 << 20, TEXT_RESERVED = 1 << 20, TOKEN_BYTES = 16 }; // an answer of the usual tokens never allocates
 
 const char *stop_reason_name(enum stop_reason r)
 {
@@ -261,6 +261,8 @@ int gen_start(struct gen *q, const struct gen_request *r, gen_token_fn *fn, void
             depth_cost(&q->depth, 0, 0, DRAFTER_MTP, d, d * q->cost_draft);
     detok_init(&q->detok, q->in->tok, true);
     buf_clear(&q->text);
+    size_t text = (size_t)gen_left(q) * TOKEN_BYTES;
+    buf_reserve(&q->text, text < TEXT_RESERVED ? text : TEXT_RESERVED);
     q->shown = 0;
     q->why = STOP_NONE;
     q->n_x = 0;

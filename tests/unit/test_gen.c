@@ -38,6 +38,7 @@ static void test_greedy(void **state)
     for (int p = 0; p < PROMPTS; p += 17) {
         struct answer want, got;
         struct gen_request r = request(p, 36);
+        r.ignore_eos = p == 17;
         set_drafters(&r, 0, 3);
         answer_cold(one.q[0], &r, &want);
         assert_int_equal(want.drafted, 0);
