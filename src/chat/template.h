@@ -52,6 +52,12 @@ MUST_CHECK int template_render(const struct template *t, const struct json *cont
  * Returns 1 if the package has none. Caller frees *text. */
 MUST_CHECK int template_find(const char *path, char **text, char *source, size_t n_source, struct err *e);
 
+/* What HF does to messages before a template sees them: members that are null are dropped, and the first of
+ * reasoning_content, thinking, reasoning is copied to reasoning_content and, if absent, thinking. Callers that
+ * speak for a client do this first; template_chat itself shows the template exactly what it is given. The
+ * result lives in a and shares what it can with messages. NULL once the arena's limit is reached. */
+const struct json *template_messages(struct arena *a, const struct json *messages);
+
 /* Renders a chat: request is an object with "messages" and optionally "tools", "documents",
  * "add_generation_prompt", "kwargs", all as HF's apply_chat_template defines them. */
 MUST_CHECK int template_chat(const struct template *t, const struct json *request, const struct json *special,

@@ -13,6 +13,7 @@ struct verb {
 
 int cmd_run(int argc, char **argv);
 int cmd_try(int argc, char **argv);
+int cmd_verify(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_probe(int argc, char **argv);
 

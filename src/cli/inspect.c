@@ -112,8 +112,7 @@ static void print_text(const struct package *p, const struct instance *in, const
         printf(", %.1f M parameters", parameters / 1e6);
     printf("\n");
     for (const struct json *f = json_get(r, "formats") ? json_get(r, "formats")->child : NULL; f; f = f->next) {
-        const struct json *t = json_get(f, "type");
-        printf("    %-22s %4.0f tensors  %s\n", t ? json_str(t, "?") : f->key ? f->key : "?", json_num(json_get(f, "tensors"), 0),
+        printf("    %-22s %4.0f tensors  %s\n", json_str(json_get(f, "format"), "?"), json_num(json_get(f, "tensors"), 0),
                human(json_num(json_get(f, "bytes"), 0), c, sizeof c));
     }
     if (in) {

@@ -6,6 +6,7 @@
 static const struct verb verbs[] = {
     {"run", "[MODEL] [-p TEXT | -f FILE]", "answer a prompt, or chat", cmd_run},
     {"try", "[MODEL] [-p TEXT]", "plain and speculative side by side", cmd_try},
+    {"verify", "[MODEL] [--quick] [--ab]", "prove on this machine that drafts don't change the text", cmd_verify},
     {"inspect", "PATH", "what a package holds and needs", cmd_inspect},
     {"probe", "VERB ...", "scriptable access to each layer", cmd_probe},
 };

@@ -82,34 +82,6 @@ static int tokenize_line(void *ud, const struct json *in, struct buf *out, struc
     return rc;
 }
 
-/* Answers are read line by line, and many readers count U+0085, U+2028 and U+2029 as line ends: the JSON in
- * *out gets them as escapes. */
-static void escape_line_ends(struct buf *out)
-{
-    static const struct {
-        const char *raw, *escape;
-    } ends[] = {{"\xC2\x85", "\\u0085"}, {"\xE2\x80\xA8", "\\u2028"}, {"\xE2\x80\xA9", "\\u2029"}};
-    struct buf b;
-    size_t run = 0;
-    buf_init(&b, out->max);
-    for (size_t i = 0; i < out->n; i++)
-        for (int k = 0; k < 3; k++) {
-            size_t n = strlen(ends[k].raw);
-            if (out->p[i] != ends[k].raw[0] || out->n - i < n || memcmp(out->p + i, ends[k].raw, n))
-                continue;
-            buf_add(&b, out->p + run, i - run);
-            buf_str(&b, ends[k].escape);
-            run = i + n;
-        }
-    if (run) {
-        buf_add(&b, out->p + run, out->n - run);
-        buf_clear(out);
-        buf_add(out, b.p, b.n);
-        out->is_full |= b.is_full;
-    }
-    buf_free(&b);
-}
-
 static int detokenize_line(void *ud, const struct json *in, struct buf *out, struct err *e)
 {
     const struct json *list = json_get(in, "ids"), *skip = json_get(in, "skip_special");
@@ -143,7 +115,6 @@ static int detokenize_line(void *ud, const struct json *in, struct buf *out, str
     buf_str(out, "],\"text\":");
     json_write_str(out, buf_cstr(&text), text.n);
     buf_chr(out, '}');
-    escape_line_ends(out);
     if (!rc && (piece.is_full || text.is_full))
         rc = err_set(e, ERR_LIMIT, "the text is longer than the limit of %d bytes", PIECE_MAX_BYTES);
     buf_free(&piece);

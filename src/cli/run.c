@@ -39,6 +39,8 @@ static void tell_model(const struct session *s, bool verbose)
     const struct mtp_head *h = &s->in.head;
     if (s->is_demo)
         fprintf(stderr, "foresay: the demo model: it is tiny (2.9 M parameters), knows little and is often wrong; it shows speculative decoding\n");
+    if (s->in.bytes_only)
+        fprintf(stderr, "foresay: warning: the package holds no tokenizer: text is read and shown as bytes, ids 0 to 255\n");
     if (h->health != MTP_OK && (h->health != MTP_ABSENT || verbose))
         fprintf(stderr, "foresay: %s\n", h->why);
     if (h->suspicious)

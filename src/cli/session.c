@@ -57,10 +57,12 @@ static char *find_demo(void)
             if (!slash)
                 break;
             *slash = 0;
-            char *p = path_join(exe, "models/demo");
-            if (file_exists(p))
-                return p;
-            free(p);
+            for (int i = 0; i < 2; i++) {
+                char *p = path_join(exe, i ? "share/foresay/models/demo" : "models/demo");
+                if (file_exists(p))
+                    return p;
+                free(p);
+            }
         }
     }
     for (int i = 0; i < 2; i++)
@@ -196,16 +198,6 @@ int session_prompt(struct session *s, const char *system, const char *text, size
 
 /* ---- reports ------------------------------------------------------------------------------------------------------- */
 
-double gen_decode_rate(const struct gen_stats *st)
-{
-    return st->emitted > 1 && st->last_ns > st->first_ns ? (double)(st->emitted - 1) * 1e9 / (double)(st->last_ns - st->first_ns) : 0;
-}
-
-double gen_prefill_rate(const struct gen_stats *st)
-{
-    return st->prefill_ns > 0 ? (double)(st->prompt_tokens - st->cached_tokens) * 1e9 / (double)st->prefill_ns : 0;
-}
-
 static double tokens_per_round(const struct gen_stats *st)
 {
     return st->rounds ? (double)(st->emitted - 1) / (double)st->rounds : 1; // the first token needs no round
@@ -270,6 +262,9 @@ void report_json(const struct session *s, const struct gen *q, struct buf *out)
     for (int i = 0; i < N_DRAFTERS; i++)
         buf_fmt(out, ", \"%s_drafted\": %lld, \"%s_kept\": %lld", drafter_names[i], (long long)st->drafted_by[i], drafter_names[i],
                 (long long)st->kept_from[i]);
+    struct subset *drafts = engine_draft_subset(s->g);
+    buf_fmt(out, ", \"draft_vocabulary\": %d, \"undraftable_tokens\": %lld", drafts ? subset_size(drafts) : s->in.m->n_vocab,
+            (long long)st->undraftable);
     buf_fmt(out, ", \"head_agreement\": {\"agreed\": %d, \"of\": %d}", st->prior_agreed, st->prior_n);
     buf_fmt(out, ", \"seconds\": {\"prefill\": %.6f, \"draft\": %.6f, \"verify\": %.6f, \"decide\": %.6f}", (double)st->prefill_ns * 1e-9,
             (double)st->draft_ns * 1e-9, (double)st->verify_ns * 1e-9, (double)st->decide_ns * 1e-9);

@@ -435,6 +435,7 @@ void subset_add(struct engine *g, struct subset *s, int32_t id)
 }
 
 struct subset *engine_draft_subset(struct engine *g) { return g->draft; }
+bool subset_has(const struct subset *s, int32_t id) { return s->has[id]; }
 int subset_size(const struct subset *s) { return s->n; }
 const int32_t *subset_ids(const struct subset *s) { return s->ids; }
 

@@ -81,6 +81,7 @@ MUST_CHECK int subset_new(struct engine *g, struct subset **s, struct err *e); /
 void subset_clear(struct subset *s);
 void subset_add(struct engine *g, struct subset *s, int32_t id); // no effect if it is there already
 struct subset *engine_draft_subset(struct engine *g); // the one all answers draft from; NULL: vocabulary is small
+bool subset_has(const struct subset *s, int32_t id);
 int subset_size(const struct subset *s);
 const int32_t *subset_ids(const struct subset *s);
 

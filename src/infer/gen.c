@@ -139,6 +139,16 @@ uint64_t gen_logits_hash(const struct gen *q) { return q->hash; }
 const struct buf *gen_text(const struct gen *q) { return &q->text; }
 const struct depth_ctl *gen_depth(const struct gen *q) { return &q->depth; }
 
+double gen_decode_rate(const struct gen_stats *st)
+{
+    return st->emitted > 1 && st->last_ns > st->first_ns ? (double)(st->emitted - 1) * 1e9 / (double)(st->last_ns - st->first_ns) : 0;
+}
+
+double gen_prefill_rate(const struct gen_stats *st)
+{
+    return st->prefill_ns > 0 ? (double)(st->prompt_tokens - st->cached_tokens) * 1e9 / (double)st->prefill_ns : 0;
+}
+
 const int32_t *gen_output(const struct gen *q, int *n)
 {
     *n = q->n_tokens - q->n_prompt;
@@ -220,7 +230,7 @@ int gen_start(struct gen *q, const struct gen_request *r, gen_token_fn *fn, void
     q->r.prompt = NULL;
     q->fn = fn;
     q->ud = ud;
-    q->seed = r->has_seed ? r->seed : rng_entropy();
+    q->seed = r->has_seed ? r->seed : rng_entropy() >> 11; // 53 bits: JSON and --seed can give it back
     q->hash = 0;
     q->st = (struct gen_stats){.prompt_tokens = r->n_prompt, .start_ns = clock_ns(), .reread_at = -1};
     q->uses_mtp = r->use_mtp && engine_has_mtp(q->g) && r->depth != 0;
@@ -348,7 +358,7 @@ void gen_emit(struct gen *q, int32_t id, int draft, int drafter)
     history_push(q->hist, id);
     if (suffix_append(q->suffix, id))
         q->uses_copy = false;
-    draft_vocabulary(q, &id, 1);
+    draft_vocabulary_emitted(q, id);
     if (is_eos)
         q->why = STOP_EOS;
     else if (q->in->tok)

@@ -43,6 +43,7 @@ struct gen_stats {
     int64_t drafted_by[N_DRAFTERS], kept_from[N_DRAFTERS];
     int64_t prefill_ns, first_ns, last_ns, start_ns; // first, last: times of the first and last emitted token
     int64_t draft_ns, verify_ns, decide_ns;
+    int64_t undraftable; // emitted tokens that the draft vocabulary lacked: what its reduction costs
     int prior_agreed, prior_n; // head against the prompt's own last tokens
     int reread_at;             // -1, or the first token index at which the kept prefix differed
 };
@@ -84,6 +85,9 @@ struct gen_forecast gen_forecast(const struct gen *q);
 enum stop_reason gen_stop_reason(const struct gen *q); // STOP_NONE while running
 void gen_cancel(struct gen *q);                         // stop with what has been emitted
 const struct gen_stats *gen_stats(const struct gen *q);
+/* Tokens per second, 0 if too short to tell. decode: (emitted - 1) / (time of last - time of first). */
+double gen_decode_rate(const struct gen_stats *st);
+double gen_prefill_rate(const struct gen_stats *st); // computed prompt tokens, cached ones excluded
 uint64_t gen_seed(const struct gen *q);
 uint64_t gen_logits_hash(const struct gen *q);
 const int32_t *gen_output(const struct gen *q, int *n);  // emitted ids, EOS included

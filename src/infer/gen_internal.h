@@ -32,6 +32,7 @@ struct gen {
     struct sampler *samp;
     struct dist p[COPY_MAX + 1], q[COPY_MAX];
     struct accept_scratch scratch;
+    int base_level, n_missed; // draft vocabulary: size of its base, tokens outside in the current window
     float *draft_logits; // [n_vocab], -infinity outside the draft vocabulary
     struct suffix *suffix;
     struct depth_ctl depth;
@@ -62,6 +63,7 @@ int draft_mtp(struct gen **q, int n, struct err *e);  // those whose plan names 
 void draft_copy(struct gen *q);
 int draft_observe(struct gen *q, struct err *e);      // feeds pending pairs to the head without drafting
 int draft_prime(struct gen *q, const float *hidden, int n_hidden, int first, struct err *e); // prompt rows
-void draft_vocabulary(struct gen *q, const int32_t *ids, int n); // makes sure these can be drafted
+void draft_vocabulary(struct gen *q, const int32_t *ids, int n); // a prompt: makes sure that its tokens can be drafted
+void draft_vocabulary_emitted(struct gen *q, int32_t id);
 
 #endif

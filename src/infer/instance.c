@@ -48,8 +48,10 @@ int instance_open(struct instance *in, const char *path, const struct instance_o
     mtp_bind(in->m, &in->head);
     in->n_valid = in->m->n_vocab;
     if (!o->without_tokenizer) {
-        if ((rc = tokenizer_open(&in->tok, path, e)))
+        bool present = tokenizer_present(path);
+        if ((rc = present ? tokenizer_open(&in->tok, path, e) : tokenizer_open_bytes(&in->tok, e)))
             goto out;
+        in->bytes_only = !present;
         int32_t top = tokenizer_max_id(in->tok);
         if (top >= in->m->n_vocab) {
             rc = err_set(e, ERR_FORMAT, "%s: tokenizer id %d has no embedding row: the embedding has %d rows", path, (int)top, in->m->n_vocab);

@@ -11,6 +11,7 @@ struct instance {
     struct model *m;
     struct mtp_head head;
     struct tokenizer *tok; // NULL if opened without
+    bool bytes_only;       // the package holds no tokenizer
     struct special_ids specials;
     int n_valid;       // ids below this exist; the embedding's other rows are padding
     int32_t eos[16];   // every id that ends an answer

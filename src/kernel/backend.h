@@ -117,12 +117,16 @@ struct backend_ops {
     void (*slot_copy)(struct backend *, int dst, int src); // state, window and tape
     void (*page_io)(struct backend *, int page, void *p, bool save);
     void (*slot_io)(struct backend *, int slot, void *p, bool save);
+    /* The recurrent state of STATE_REC piece rec, heads * dk * dv floats in the backend's own order: for comparison. */
+    void (*rec_read)(struct backend *, int slot, int rec, float *dst);
 };
 
 /* First member of every backend. */
 struct backend {
     const struct backend_ops *ops;
     const char *domain; // of its bits, "f0" for the contract's
+    const char *isa;    // instruction set in use, for reports
+    int threads;        // likewise
     size_t page_bytes, slot_bytes; // set by setup
     bool float_mode;
 };

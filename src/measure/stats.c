@@ -94,6 +94,48 @@ struct gtest stats_gtest(const int64_t *observed, const double *prob, int n, dou
     return t;
 }
 
+static void add_pair(struct gtest *t, double a, double b, double na, double nb)
+{
+    double share = (a + b) / (na + nb);
+    if (a > 0)
+        t->g += 2 * a * log(a / (na * share));
+    if (b > 0)
+        t->g += 2 * b * log(b / (nb * share));
+    t->cells++;
+}
+
+struct gtest stats_gtest2(const int64_t *a, const int64_t *b, int n, double min_expected)
+{
+    struct gtest t = {0, 0, 0, 1};
+    double na = 0, nb = 0, pool_a = 0, pool_b = 0;
+    int smallest = -1;
+    for (int i = 0; i < n; i++)
+        na += (double)a[i], nb += (double)b[i];
+    if (!(na > 0) || !(nb > 0))
+        return t;
+    double least = (na < nb ? na : nb) / (na + nb); // expected count in the smaller sample per observation in both
+    for (int i = 0; i < n; i++) {
+        double both = (double)a[i] + (double)b[i];
+        if (both * least < min_expected)
+            pool_a += (double)a[i], pool_b += (double)b[i];
+        else if (smallest < 0 || both < (double)a[smallest] + (double)b[smallest])
+            smallest = i;
+    }
+    double pooled = pool_a + pool_b;
+    bool joins = pooled > 0 && pooled * least < min_expected && smallest >= 0;
+    for (int i = 0; i < n; i++)
+        if (((double)a[i] + (double)b[i]) * least >= min_expected && !(joins && i == smallest))
+            add_pair(&t, (double)a[i], (double)b[i], na, nb);
+    if (joins)
+        add_pair(&t, pool_a + (double)a[smallest], pool_b + (double)b[smallest], na, nb);
+    else if (pooled > 0)
+        add_pair(&t, pool_a, pool_b, na, nb);
+    t.df = t.cells > 1 ? t.cells - 1 : 0;
+    t.g = t.g < 0 ? 0 : t.g;
+    t.p = stats_chi2_sf(t.g, t.df);
+    return t;
+}
+
 /* adjusted p of rank k (from 0, ascending) = max over ranks j <= k of min(1, (n - j) p_j). What is done
  * is stored as -1 - adjusted, so that no memory is needed. */
 void stats_holm(double *p, int n)

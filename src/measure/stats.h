@@ -21,6 +21,10 @@ struct gtest {
  * sums to 1. */
 struct gtest stats_gtest(const int64_t *observed, const double *prob, int n, double min_expected);
 
+/* Two samples over the same n cells: do they come from one law? Cells whose smaller expected count is below
+ * min_expected are pooled as above. */
+struct gtest stats_gtest2(const int64_t *a, const int64_t *b, int n, double min_expected);
+
 /* Holm 1979: replaces n p-values by adjusted ones; reject at family level alpha where adjusted < alpha. */
 void stats_holm(double *p, int n);
 

@@ -387,7 +387,7 @@ void json_write_str(struct buf *b, const char *s, size_t n)
             len = utf8_next(s + i, n - i, &cp);
             if (!len)
                 len = (int)(n - i); // a cut sequence at the end
-            if (cp >= 0) {
+            if (cp >= 0 && cp != 0x85 && cp != 0x2028 && cp != 0x2029) {
                 i += (size_t)len;
                 continue;
             }
@@ -398,6 +398,8 @@ void json_write_str(struct buf *b, const char *s, size_t n)
         buf_add(b, s + run, i - run);
         if (cp < 0) {
             buf_str(b, "\xEF\xBF\xBD");
+        } else if (cp >= 0x80) { // readers of lines may count these as line ends
+            buf_fmt(b, "\\u%04x", (unsigned)cp);
         } else {
             static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
             const char *at = c ? strchr(from, c) : NULL;

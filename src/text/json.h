@@ -41,7 +41,8 @@ double json_num(const struct json *v, double dflt);
 /* Integer lexeme (or one with a zero fraction such as 5.0) that fits: returns true. */
 bool json_int(const struct json *v, int64_t *out);
 
-/* Writer: appends to b. Strings are UTF-8 (invalid bytes become U+FFFD), non-ASCII stays as it is. */
+/* Writer: appends to b. Strings are UTF-8 (invalid bytes become U+FFFD), non-ASCII stays as it is except for the
+ * line ends U+0085, U+2028 and U+2029, which are escaped. */
 void json_write_str(struct buf *b, const char *s, size_t n);
 void json_write_double(struct buf *b, double v); // shortest form that reads back the same; null if not finite
 void json_write(struct buf *b, const struct json *v); // compact, number lexemes as they were

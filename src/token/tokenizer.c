@@ -143,14 +143,53 @@ static int open_folder(struct tokenizer *t, const char *dir, struct err *e)
     return rc;
 }
 
-int tokenizer_open(struct tokenizer **out, const char *path, struct err *e)
+bool tokenizer_present(const char *path)
+{
+    char *json = path_join(path, "tokenizer.json"), *spm = path_join(path, "tokenizer.model");
+    bool found = !file_is_dir(path) || file_exists(json) || file_exists(spm);
+    free(json);
+    free(spm);
+    return found;
+}
+
+static struct tokenizer *new_empty(void)
 {
     struct tokenizer *t = xcalloc(1, sizeof *t);
-    int rc;
     vocab_init(&t->vocab);
     added_init(&t->raw);
     added_init(&t->normalized);
     t->specials = (struct special_ids){.bos = -1, .eos = -1, .pad = -1};
+    return t;
+}
+
+int tokenizer_open_bytes(struct tokenizer **out, struct err *e)
+{
+    struct tokenizer *t = new_empty();
+    struct buf b; // a tokenizer.json whose vocabulary is the byte alphabet alone
+    int others = 256;
+    buf_init(&b, 64 * 1024);
+    buf_str(&b, "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    for (int i = 0; i < 256; i++) {
+        bool is_itself = (i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174;
+        buf_fmt(&b, "%s\"\\u%04x\":%d", i ? "," : "", is_itself ? i : others++, i);
+    }
+    buf_str(&b, "}},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false},"
+                "\"decoder\":{\"type\":\"ByteLevel\"}}");
+    int rc = load_json(t, b.p, b.n, e);
+    snprintf(t->kind, sizeof t->kind, "none in the package: bytes are ids 0 to 255");
+    buf_free(&b);
+    if (rc) {
+        tokenizer_close(t);
+        t = NULL;
+    }
+    *out = t;
+    return rc;
+}
+
+int tokenizer_open(struct tokenizer **out, const char *path, struct err *e)
+{
+    struct tokenizer *t = new_empty();
+    int rc;
     if (file_is_dir(path))
         rc = open_folder(t, path, e);
     else if (is_gguf(path))

@@ -15,6 +15,9 @@ struct tokenizer;
 /* path: a model folder, a tokenizer.json or a GGUF file. Byte-level BPE with the pre-tokenizers of Qwen2/3,
  * Qwen3.5, Llama 3 and SmolLM2; other families are refused as unsupported, by name. */
 MUST_CHECK int tokenizer_open(struct tokenizer **t, const char *path, struct err *e);
+/* For packages that hold no tokenizer at all: ids 0 to 255 are bytes. */
+MUST_CHECK int tokenizer_open_bytes(struct tokenizer **t, struct err *e);
+bool tokenizer_present(const char *path); // false: a folder without any tokenizer file
 void tokenizer_close(struct tokenizer *t); // NULL is fine
 
 int32_t tokenizer_max_id(const struct tokenizer *t);                   // highest id that exists

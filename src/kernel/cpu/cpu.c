@@ -12,7 +12,7 @@
 static bool has_avx2(void)
 {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); // F16C came with AVX; clang 14 has no name for it
 #else
     return false;
 #endif
@@ -526,11 +526,17 @@ static void cpu_slot_io(struct backend *b, int i, void *p, bool save)
     save ? memcpy(p, slot(b, i), b->slot_bytes) : memcpy(slot(b, i), p, b->slot_bytes);
 }
 
+static void cpu_rec_read(struct backend *b, int i, int rec, float *dst)
+{
+    const struct rec_place *r = &((struct cpu *)b)->rec[rec];
+    memcpy(dst, slot(b, i) + r->state, (size_t)r->heads * (size_t)r->dk * (size_t)r->dv * sizeof *dst);
+}
+
 static const struct backend_ops cpu_ops = {
     .name = "cpu", .close = cpu_close, .weight = cpu_weight, .rows = cpu_rows, .rows_set = cpu_rows_set, .vec = cpu_vec, .setup = cpu_setup,
     .embed = cpu_embed, .norm = cpu_norm, .norm_mm = cpu_norm_mm, .mm = cpu_mm, .mm_add = cpu_mm_add, .attn = cpu_attn,
     .gdn = cpu_gdn, .mlp = cpu_mlp, .head = cpu_head, .read = cpu_read, .write = cpu_write, .page_copy = cpu_page_copy,
-    .slot_clear = cpu_slot_clear, .slot_copy = cpu_slot_copy, .page_io = cpu_page_io, .slot_io = cpu_slot_io,
+    .slot_clear = cpu_slot_clear, .slot_copy = cpu_slot_copy, .page_io = cpu_page_io, .slot_io = cpu_slot_io, .rec_read = cpu_rec_read,
 };
 
 int backend_cpu_open(struct backend **b, const struct backend_options *o, struct err *e)
@@ -543,7 +549,8 @@ int backend_cpu_open(struct backend **b, const struct backend_options *o, struct
     c->k = k;
     c->pool = pool_new(o->threads > 0 ? o->threads : os_cpu_count());
     c->threads = pool_threads(c->pool);
-    c->base = (struct backend){.ops = &cpu_ops, .domain = o->float_mode ? "f0x" : "f0", .float_mode = o->float_mode};
+    c->base = (struct backend){.ops = &cpu_ops, .domain = o->float_mode ? "f0x" : "f0", .isa = k->name, .threads = c->threads,
+                               .float_mode = o->float_mode};
     *b = &c->base;
     return 0;
 }

@@ -209,7 +209,7 @@ static void attn_merge(void *ud, int first, int last, int thread)
             else
                 to = from;
         }
-        if (!has) // scores that are not numbers have no maximum; the row sees itself, so its segment is there
+        if (!to) // scores that are not numbers have no maximum; the row sees itself, so its segment is there
             to = partial_at(j, row, head, j->s->pos[row] / SEGMENT_TOKENS);
         emit(j, row, head, to, to + 2);
     }
@@ -280,9 +280,11 @@ static void gdn_inputs(void *ud, int first, int last, int thread)
         for (int t = 0; t < p->taps; t++)
             rows[t] = conv_input(j, run, j->s->pos[r] - p->taps + 1 + t);
         c->k->conv(p->conv->f, channels, p->taps, c0, c0 + width, rows, y);
-        if (!is_value)
+        c->k->zero_tiny(y + c0, width); // before the norm too: squares must not underflow
+        if (!is_value) {
             c->k->l2norm(y + c0, p->dk, h < p->k_heads ? (float)(1.0 / sqrt((double)p->dk)) : 1.0f);
-        c->k->zero_tiny(y + c0, width);
+            c->k->zero_tiny(y + c0, width);
+        }
         if (is_value) {
             int vh = h - 2 * p->k_heads;
             double beta = 1.0 / (1.0 + exp64(-(double)buf_row(c, BUF_B, r)[vh]));
@@ -306,15 +308,26 @@ static void keep_inputs(const struct gdn_job *j, const struct run *run, int c0, 
                buf_row(c, BUF_Q, run->row0 + pos - run->pos0) + c0, (size_t)(c1 - c0) * sizeof(float));
 }
 
+/* Keys of a run's provisional rows onto the tape. Value heads share them, and behind final rows they may take the
+ * places of rows that this step replays: only once every head has replayed. */
+static void keep_keys(const struct gdn_job *j, const struct run *run)
+{
+    const struct cpu *c = j->c;
+    const struct rec_place *rec = &c->rec[j->p->rec];
+    int ld_k = j->p->k_heads * j->p->dk;
+    for (int i = run->n_final; i < run->n; i++)
+        memcpy(slot_part(c, run->slot, rec->tape_k) + (int64_t)((run->pos0 + i) % c->tape) * ld_k,
+               c->conv_out + (int64_t)(run->row0 + i) * rec->channels + ld_k, (size_t)ld_k * sizeof(float));
+}
+
 /* One value head of one run: replays what was accepted since the state was last written, advances it over the
- * final rows, runs the provisional ones on a copy and keeps them on the tape. */
+ * final rows, runs the provisional ones on a copy and keeps its part of them on the tape. */
 static void gdn_head(const struct gdn_job *j, const struct run *run, int vh, float *copy)
 {
     struct cpu *c = j->c;
     const struct gdn_params *p = j->p;
     const struct rec_place *rec = &c->rec[p->rec];
     int kh = p->tiled ? vh % p->k_heads : vh / (p->v_heads / p->k_heads);
-    bool keeps_k = p->tiled ? vh < p->k_heads : vh % (p->v_heads / p->k_heads) == 0;
     float *S = slot_part(c, run->slot, rec->state) + (int64_t)vh * p->dk * p->dv;
     float *tk = slot_part(c, run->slot, rec->tape_k), *tu = slot_part(c, run->slot, rec->tape_u), *te = slot_part(c, run->slot, rec->tape_e);
     int ld_k = p->k_heads * p->dk, ld_u = p->v_heads * p->dv;
@@ -344,12 +357,8 @@ static void gdn_head(const struct gdn_job *j, const struct run *run, int vh, flo
     }
     for (int i = 0; i < run->n; i++) {
         int row = run->row0 + i, at = (run->pos0 + i) % c->tape;
-        if (i >= run->n_final) {
+        if (i >= run->n_final)
             te[(int64_t)at * p->v_heads + vh] = c->gate_decay[((int64_t)row * p->v_heads + vh) * 2 + 1];
-            if (keeps_k)
-                memcpy(tk + (int64_t)at * ld_k + kh * p->dk, c->conv_out + (int64_t)row * rec->channels + (p->k_heads + kh) * p->dk,
-                       (size_t)p->dk * sizeof *tk);
-        }
         c->k->gated_norm(buf_row(c, j->dst, row) + vh * p->dv, p->norm->f, buf_row(c, BUF_Z, row) + vh * p->dv, p->dv, p->eps);
     }
 }
@@ -373,4 +382,6 @@ void cpu_gdn(struct backend *b, const struct step *s, const struct gdn_params *p
     struct gdn_job j = {c, s, p, dst};
     pool_run(c->pool, gdn_inputs, &j, s->n_rows * (2 * p->k_heads + p->v_heads), 4);
     pool_run(c->pool, gdn_heads, &j, s->n_runs * p->v_heads, 1);
+    for (int r = 0; r < s->n_runs; r++)
+        keep_keys(&j, &s->runs[r]);
 }

@@ -1,0 +1,29 @@
+# The guard: the schedule fuzzer, its models, and the faults it must catch.
+#   make fuzz-schedule   fresh seeds for FUZZ_HOURS hours, or until a difference
+#   make mutation        plants each fault of tests/mutation and demands that the fuzzer sees it
+GUARD := $(B)/tests/property
+GUARD_MODELS := build/models/tiny build/models/thin-0.8B build/models/thin-27B
+FUZZ_HOURS ?= 1
+
+$(GUARD)/schedule $(GUARD)/test_schedule: %: %.o $(B)/libforesay.a
+	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
+$(GUARD)/test_schedule: | guard-models
+$(GUARD)/test_denormal: | build/models/tiny/config.json
+
+# True widths, small vocabularies. thin-27B has one layer of each kind: half a gigabyte. config.json is written last.
+build/models/tiny/config.json: MODEL := tiny mlx4 build/models/tiny
+build/models/thin-0.8B/config.json: MODEL := thin-0.8B mlx4 build/models/thin-0.8B --vocab 2048
+build/models/thin-27B/config.json: MODEL := thin-27B mlx4 build/models/thin-27B --vocab 2048 --layers 2
+$(GUARD_MODELS:=/config.json): | $(B)/tools/mkmodel
+	@mkdir -p build/models
+	$(B)/tools/mkmodel $(MODEL)
+
+.PHONY: guard-models fuzz-schedule mutation
+guard-models: $(GUARD_MODELS:=/config.json)
+
+# Long texts on the small models, shorter ones where a row costs more.
+fuzz-schedule: $(GUARD)/schedule guard-models
+	tests/fuzz-schedule.sh $(GUARD)/schedule $(FUZZ_HOURS)
+
+mutation:
+	tests/mutation/run.sh
