@@ -96,6 +96,8 @@ $(B)/tests/%: $(B)/tests/%.o $(B)/libforesay.a
 	$(CC) $(ALL_LDFLAGS) $(filter %.o %.a,$^) $(LIBS) $(TEST_LIBS) -o $@
 $(B)/tools/%: $(B)/tools/%.o $(B)/libforesay.a
 	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
+$(B)/bench/%: $(B)/bench/%.o $(B)/libforesay.a
+	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
 tests: $(TESTS) $(TOOLS)
 
 $(B)/fuzz/%: $(B)/tests/fuzz/%.o $(B)/libforesay.a
@@ -130,4 +132,4 @@ clean:
 include tests/guard.mk
 
 .SECONDARY:
--include $(wildcard $(B)/src/*/*.d $(B)/src/*/*/*.d $(B)/tests/*/*.d $(B)/tools/*.d)
+-include $(wildcard $(B)/src/*/*.d $(B)/src/*/*/*.d $(B)/tests/*/*.d $(B)/tools/*.d $(B)/bench/*.d)

@@ -107,7 +107,7 @@ int main(void)
     struct engine *g;
     struct gen *q[SLOTS];
     struct err e = {0};
-    struct instance_options io = {.threads = 2};
+    struct instance_options io = {.threads = 1};
     struct engine_options eo = {.n_seqs = 2 * SLOTS, .n_ctx = 2 * SLOTS * 320, .with_mtp = true};
     int identical = 0, rc = 0;
     int64_t t0 = clock_ns();

@@ -86,7 +86,7 @@ int main(void)
     }
     eval_read(&f, model);
     struct text_prompt *p = eval_prompts(&f, PER_KIND, 1, &n);
-    struct instance_options io = {.threads = 2};
+    struct instance_options io = {.threads = 1};
     struct engine_options eo = {.n_seqs = 12 + LAW_SEQS, .n_ctx = 13 * 320, .with_mtp = true};
     if (instance_open(&in, model, &io, &e) || engine_open(&g, in.m, &in.head, &eo, &e)) {
         printf("FAIL %s\n", e.msg);
