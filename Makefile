@@ -120,7 +120,10 @@ check-style: $(LAYERS)
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/foresay/models/demo
+	install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
 	install -m 755 $(B)/foresay $(DESTDIR)$(PREFIX)/bin/foresay
+	install -m 644 $(B)/libforesay.a $(DESTDIR)$(PREFIX)/lib/libforesay.a
+	install -m 644 include/foresay.h $(DESTDIR)$(PREFIX)/include/foresay.h
 	install -m 644 models/demo/* $(DESTDIR)$(PREFIX)/share/foresay/models/demo
 
 clean:

@@ -4,7 +4,8 @@
   tests/run.py [--quick | --only-fuzz] [--fuzz SECONDS] [--jobs N] [--match TEXT]
 
 What is run: every test program built from tests/*/test_*.c, every script tests/*/test_*.py, the golden checks,
-the style checks and, without --quick, the same programs with sanitizers and each fuzz target for a while.
+the style checks and, without --quick, a real model against llama.cpp, planted faults that the schedule fuzzer must
+find, the same programs with sanitizers, and each fuzz target for a while.
 A program's counts come from cmocka's summary or from a closing line 'N passed, N failed, N skipped'; a crash or
 a timeout counts as a failure. Whole outputs stay in build/test-logs/. Ends with 'N passed, N failed, N skipped'
 and exits 1 if anything failed. Standard library only (the golden checks need numpy).
@@ -154,6 +155,10 @@ def plan(options):
         jobs += [*golden_jobs("release", GOLDEN_KINDS), *program_jobs("release"), *script_jobs("release")]
     else:
         decided.append(failed("build release", "does not build"))
+    if not options.quick:
+        jobs.append(Job("golden/smollm2 [release]", [sys.executable, "tests/golden/smollm2.py", "--bin", "build/release/foresay",
+                                                     "--fetched", FETCHED], 1800))
+        jobs.append(Job("mutation", ["tests/mutation/run.sh"], 1800))
     jobs.append(Job("style/layers", ["tools/check-layers", "--self-test"], 60))
     jobs.append(Job("style/rules", ["make", "-s", "check-style"], 300))
     if options.quick:

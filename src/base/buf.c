@@ -44,6 +44,12 @@ static bool reserve(struct buf *b, size_t n)
     return true;
 }
 
+void buf_reserve(struct buf *b, size_t n)
+{
+    if (n > b->n && n <= b->max)
+        reserve(b, n - b->n);
+}
+
 void buf_add(struct buf *b, const void *s, size_t n)
 {
     if (!reserve(b, n))

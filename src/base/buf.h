@@ -15,6 +15,7 @@ struct buf {
 void buf_init(struct buf *b, size_t max);
 void buf_free(struct buf *b);
 void buf_clear(struct buf *b); // keeps the memory
+void buf_reserve(struct buf *b, size_t n); // appends up to a length of n won't allocate; no effect beyond max
 void buf_add(struct buf *b, const void *s, size_t n);
 void buf_str(struct buf *b, const char *s);
 void buf_chr(struct buf *b, char c);

@@ -79,13 +79,42 @@ static int encode_plain(const struct chat *c, const struct json *request, struct
     return rc;
 }
 
+/* The request with its messages as HF's callers hand them over (template_messages). NULL: no memory. */
+static const struct json *normalized(struct arena *a, const struct json *request)
+{
+    struct json *out = arena_alloc(a, sizeof *out), **tail;
+    if (!out)
+        return NULL;
+    *out = *request;
+    tail = &out->child;
+    for (const struct json *m = request->child; m; m = m->next) {
+        bool is_messages = !strcmp(m->key, "messages");
+        const struct json *v = is_messages ? template_messages(a, m) : m;
+        struct json *copy = v ? arena_alloc(a, sizeof *copy) : NULL;
+        if (!copy)
+            return NULL;
+        *copy = *v;
+        copy->key = m->key;
+        copy->n_key = m->n_key;
+        copy->next = NULL;
+        *tail = copy;
+        tail = &copy->next;
+    }
+    return out;
+}
+
 int chat_encode(const struct chat *c, const struct json *request, struct ids *ids, struct buf *text, struct err *e)
 {
     struct rendered r = {0};
     struct jinja_error je = {0};
     if (!c->t)
         return encode_plain(c, request, ids, text, e);
-    int rc = template_chat(c->t, request, c->special, NULL, &r, &je);
+    struct arena a = {.max_bytes = (size_t)1 << 30};
+    const struct json *chat = normalized(&a, request);
+    int rc = chat ? template_chat(c->t, chat, c->special, NULL, &r, &je) : err_set(e, ERR_NOMEM, "no memory for the chat's messages");
+    arena_free(&a);
+    if (!chat)
+        return rc;
     if (rc) {
         rc = je.cls == JINJA_RAISE ? err_set(e, ERR_FORMAT, "the chat template refuses: %s", je.msg)
                                    : err_set(e, ERR_FORMAT, "%s: %s error in line %d: %s", c->source, jinja_class_name(je.cls), je.line, je.msg);

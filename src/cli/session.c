@@ -198,16 +198,6 @@ int session_prompt(struct session *s, const char *system, const char *text, size
 
 /* ---- reports ------------------------------------------------------------------------------------------------------- */
 
-double gen_decode_rate(const struct gen_stats *st)
-{
-    return st->emitted > 1 && st->last_ns > st->first_ns ? (double)(st->emitted - 1) * 1e9 / (double)(st->last_ns - st->first_ns) : 0;
-}
-
-double gen_prefill_rate(const struct gen_stats *st)
-{
-    return st->prefill_ns > 0 ? (double)(st->prompt_tokens - st->cached_tokens) * 1e9 / (double)st->prefill_ns : 0;
-}
-
 static double tokens_per_round(const struct gen_stats *st)
 {
     return st->rounds ? (double)(st->emitted - 1) / (double)st->rounds : 1; // the first token needs no round

@@ -45,9 +45,6 @@ void report_json(const struct session *s, const struct gen *q, struct buf *out);
 /* What is expected before the first token: seconds of prefill, tokens per second, and why. */
 void report_forecast(const struct session *s, const struct gen *q, struct buf *out);
 
-double gen_decode_rate(const struct gen_stats *st);  // tokens per second, 0 if unknown
-double gen_prefill_rate(const struct gen_stats *st);
-
 /* Ctrl-C sets this; the handler is installed by interrupt_begin and removed by interrupt_end. A second Ctrl-C
  * ends the process as usual. */
 extern atomic_int interrupted;

@@ -11,7 +11,7 @@
 
 const char *const drafter_names[N_DRAFTERS] = {"mtp", "copy"};
 
-enum { TEXT_MAX = 64 << 20 };
+enum { TEXT_MAX = 64 << 20, TEXT_RESERVED = 1 << 20, TOKEN_BYTES = 16 }; // an answer of the usual tokens never allocates
 
 const char *stop_reason_name(enum stop_reason r)
 {
@@ -139,6 +139,16 @@ uint64_t gen_logits_hash(const struct gen *q) { return q->hash; }
 const struct buf *gen_text(const struct gen *q) { return &q->text; }
 const struct depth_ctl *gen_depth(const struct gen *q) { return &q->depth; }
 
+double gen_decode_rate(const struct gen_stats *st)
+{
+    return st->emitted > 1 && st->last_ns > st->first_ns ? (double)(st->emitted - 1) * 1e9 / (double)(st->last_ns - st->first_ns) : 0;
+}
+
+double gen_prefill_rate(const struct gen_stats *st)
+{
+    return st->prefill_ns > 0 ? (double)(st->prompt_tokens - st->cached_tokens) * 1e9 / (double)st->prefill_ns : 0;
+}
+
 const int32_t *gen_output(const struct gen *q, int *n)
 {
     *n = q->n_tokens - q->n_prompt;
@@ -220,7 +230,7 @@ int gen_start(struct gen *q, const struct gen_request *r, gen_token_fn *fn, void
     q->r.prompt = NULL;
     q->fn = fn;
     q->ud = ud;
-    q->seed = r->has_seed ? r->seed : rng_entropy();
+    q->seed = r->has_seed ? r->seed : rng_entropy() >> 11; // 53 bits: JSON and --seed can give it back
     q->hash = 0;
     q->st = (struct gen_stats){.prompt_tokens = r->n_prompt, .start_ns = clock_ns(), .reread_at = -1};
     q->uses_mtp = r->use_mtp && engine_has_mtp(q->g) && r->depth != 0;
@@ -251,6 +261,8 @@ int gen_start(struct gen *q, const struct gen_request *r, gen_token_fn *fn, void
             depth_cost(&q->depth, 0, 0, DRAFTER_MTP, d, d * q->cost_draft);
     detok_init(&q->detok, q->in->tok, true);
     buf_clear(&q->text);
+    size_t text = (size_t)gen_left(q) * TOKEN_BYTES;
+    buf_reserve(&q->text, text < TEXT_RESERVED ? text : TEXT_RESERVED);
     q->shown = 0;
     q->why = STOP_NONE;
     q->n_x = 0;

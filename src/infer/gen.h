@@ -85,6 +85,9 @@ struct gen_forecast gen_forecast(const struct gen *q);
 enum stop_reason gen_stop_reason(const struct gen *q); // STOP_NONE while running
 void gen_cancel(struct gen *q);                         // stop with what has been emitted
 const struct gen_stats *gen_stats(const struct gen *q);
+/* Tokens per second, 0 if too short to tell. decode: (emitted - 1) / (time of last - time of first). */
+double gen_decode_rate(const struct gen_stats *st);
+double gen_prefill_rate(const struct gen_stats *st); // computed prompt tokens, cached ones excluded
 uint64_t gen_seed(const struct gen *q);
 uint64_t gen_logits_hash(const struct gen *q);
 const int32_t *gen_output(const struct gen *q, int *n);  // emitted ids, EOS included

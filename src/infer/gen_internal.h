@@ -54,6 +54,7 @@ struct gen {
 
 /* round.c */
 int gen_decide(struct gen *q, const float *logits, int n_rows, struct err *e); // emits; rows: 1 + n_x
+int gen_left(const struct gen *q); // tokens that may still be emitted
 /* gen.c */
 void gen_emit(struct gen *q, int32_t id, int draft, int drafter);
 /* draft.c */

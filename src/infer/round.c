@@ -88,19 +88,18 @@ int gen_decide(struct gen *q, const float *logits, int n_rows, struct err *e)
     return q->greedy || q->r.acceptance == ACCEPT_SEEDED ? decide_own(q, logits, n_rows, e) : decide_exact(q, logits, n_rows, e);
 }
 
-/* Most drafts a round may hold: what can still be emitted, less the target's own token. */
-static int draft_limit(const struct gen *q)
+int gen_left(const struct gen *q)
 {
     int left = q->max_tokens_total - q->n_tokens;
     if (q->r.max_tokens > 0 && q->r.max_tokens - (q->n_tokens - q->n_prompt) < left)
         left = q->r.max_tokens - (q->n_tokens - q->n_prompt);
-    return left - 1;
+    return left;
 }
 
 static int plan_round(struct gen *q, struct err *e)
 {
     int available[N_DRAFTERS] = {draft_available(q, DRAFTER_MTP), draft_available(q, DRAFTER_COPY)};
-    int limit = draft_limit(q);
+    int limit = gen_left(q) - 1; // less the target's own token
     q->plan = depth_choose(&q->depth, available, limit > 0 ? limit : 0);
     q->n_x = q->n_kept = 0;
     q->draft_ns = 0;

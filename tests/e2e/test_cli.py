@@ -249,7 +249,9 @@ def test_chat():
     t.wait_for("> ")
     t.send("/stats\n")
     t.wait_for("tok")
-    t.send("/bye\n")
+    t.wait_for("> ")
+    time.sleep(0.5)  # until the line editor has the terminal
+    t.send("\x04")
     assert t.end() == 0
 
 
@@ -262,7 +264,7 @@ def test_chat_goes_on_after_an_interrupted_answer():
     t.send("\x03")
     t.wait_for("stopped: cancelled")
     t.wait_for("> ")
-    t.send("\x04")
+    t.send("/bye\n")
     assert t.end() == 0
 
 

@@ -10,7 +10,8 @@ FORESAY = os.path.abspath(os.environ.get("FORESAY", ROOT + "/foresay"))
 
 
 def inspect(*options):
-    return subprocess.run([FORESAY, "inspect", ROOT + "/models/demo", *options], capture_output=True, check=True, timeout=60).stdout.decode()
+    command = [FORESAY, "inspect", ROOT + "/models/demo", *options]
+    return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout.decode()
 
 
 def main():

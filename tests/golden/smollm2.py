@@ -194,8 +194,9 @@ class Score:
     def figures(self):
         theirs, ours = (np.concatenate(x) for x in self.loss)
         difference = ours - theirs
-        return {"n": len(ours), "ppl_theirs": np.exp(theirs.mean()), "ppl_ours": np.exp(ours.mean()), "ratio": np.exp(difference.mean()),
-                "error": difference.std() / len(ours) ** 0.5, "kl": np.concatenate(self.kl).mean(), "same": np.concatenate(self.same).mean()}
+        return {"n": len(ours), "ppl_theirs": np.exp(theirs.mean()), "ppl_ours": np.exp(ours.mean()),
+                "ratio": np.exp(difference.mean()), "error": difference.std() / len(ours) ** 0.5,
+                "kl": np.concatenate(self.kl).mean(), "same": np.concatenate(self.same).mean()}
 
     def line(self, name):
         return ("{name:34} {n:5} tokens  perplexity {ppl_theirs:8.4f} and {ppl_ours:8.4f}  ratio {ratio:.5f} (+- {error:.5f})"
@@ -263,7 +264,7 @@ def check(options):
 
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument("--bin", default="./foresay")
+    a.add_argument("--bin", default=os.environ.get("FORESAY", "./foresay"))
     a.add_argument("--fetched", default=".fetched", metavar="DIR")
     a.add_argument("--llama", metavar="LIBDIR")
     a.add_argument("--exact", action="store_true")

@@ -572,6 +572,12 @@ static void test_exp(void **state)
         worst = error > worst ? error : worst;
     }
     assert_true(worst < 3e-7);
+    for (int k = 0; k < n_isa; k++) { // what is not a number must not become one: broken weights would go unseen
+        float x = 1, gate = NAN;
+        isa[k]->sigmoid_mul(&x, &gate, 1);
+        assert_true(isnan(x));
+        assert_true(isnan(kernel_exp(isa[k], NAN)));
+    }
 }
 
 /* ---- attention ----------------------------------------------------------------------------------------------------- */

@@ -209,8 +209,8 @@ static void attn_merge(void *ud, int first, int last, int thread)
             else
                 to = from;
         }
-        if (!to)
-            to = partial_at(j, row, head, 0); // only NaN scores: let the NaN through to the logits, where it is reported
+        if (!to) // scores that are not numbers have no maximum; the row sees itself, so its segment is there
+            to = partial_at(j, row, head, j->s->pos[row] / SEGMENT_TOKENS);
         emit(j, row, head, to, to + 2);
     }
 }

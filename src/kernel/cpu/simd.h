@@ -189,7 +189,7 @@ INLINE v16 v16_rint(v16 x) { return v16_sub(v16_add(x, v16_set1(ROUND_MAGIC)), v
 INLINE v16 v16_exp(v16 x)
 {
     v16 low = x;
-    x = v16_min(v16_max(x, v16_set1(EXP_LOW)), v16_set1(EXP_HIGH));
+    x = v16_min(v16_set1(EXP_HIGH), v16_max(v16_set1(EXP_LOW), x)); // in this order NaN stays NaN
     v16 n = v16_rint(v16_mul(x, v16_set1(1.44269504f)));
     v16 r = v16_fma(n, v16_set1(-0.693359375f), x);
     r = v16_fma(n, v16_set1(2.12194440e-4f), r);
