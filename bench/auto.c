@@ -1,8 +1,9 @@
 /* auto MODEL [--tokens N] [--reps N] [--threads N] [--isa NAME] [--depth N]: decoding with drafts over plain decoding,
  * greedy, by kind of text. The prompts are those of eval.json in the model's folder where it has one (depth auto; every
  * kind), else arithmetic sequences of ids, for models made by mkmodel --agree. Plain and drafting runs alternate; per
- * prompt the medians count, per kind the sum over prompts. Conditions are printed. With one thread the ratio of processor time is printed too, which
- * says more on a machine that does other things; it includes the reading of the prompt. */
+ * prompt the medians count, per kind the sum over prompts. Conditions are printed. With one thread the
+ * ratio of processor time is printed too, which says more on a machine that does other things; it includes the reading
+ * of the prompt. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

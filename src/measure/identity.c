@@ -60,8 +60,9 @@ static struct gen_request request_of(const struct run_state *s, int prompt, int 
 {
     const struct text_prompt *p = &s->o->prompts[prompt];
     return (struct gen_request){.prompt = p->ids, .n_prompt = p->n, .sampling = s->o->settings[setting].sampling,
-                                .acceptance = ACCEPT_SEEDED, .has_seed = true, .seed = s->o->seed + (uint64_t)prompt, .max_tokens = s->o->tokens,
-                                .ignore_eos = !p->ends, .depth = w->depth, .use_mtp = w->mtp, .use_copy = w->copy, .want_hash = true};
+                                .acceptance = ACCEPT_SEEDED, .has_seed = true, .seed = s->o->seed + (uint64_t)prompt,
+                                .max_tokens = s->o->tokens, .ignore_eos = !p->ends, .depth = w->depth, .use_mtp = w->mtp,
+                                .use_copy = w->copy, .want_hash = true};
 }
 
 static void keep(struct answer *a, const struct gen *q, int tokens)

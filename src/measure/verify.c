@@ -196,17 +196,17 @@ struct arm {
     int64_t rounds, emitted;
 };
 
-/* Continuations of one prompt with one seed each. */
+/* Continuations with a seed each; prompts take turns, the same in both arms. */
 static int run_arm(struct verifier *v, struct gen **q, int depth, uint64_t seed, struct arm *arm, double from)
 {
-    struct gen_request r = plain_request(&v->o->prompts[0], AB_TOKENS);
-    r.sampling.temperature = 1;
-    r.acceptance = ACCEPT_EXACT;
-    r.depth = depth;
     for (int done = 0; done < AB_CONTINUATIONS; done += VERIFY_SLOTS) {
         struct gen *active[VERIFY_SLOTS];
         int n = AB_CONTINUATIONS - done < VERIFY_SLOTS ? AB_CONTINUATIONS - done : VERIFY_SLOTS, n_active = n;
         for (int i = 0; i < n; i++) {
+            struct gen_request r = plain_request(&v->o->prompts[(done + i) % v->o->n_prompts], AB_TOKENS);
+            r.sampling.temperature = 1;
+            r.acceptance = ACCEPT_EXACT;
+            r.depth = depth;
             r.seed = seed + (uint64_t)(done + i);
             int rc = gen_start(q[i], &r, NULL, NULL, v->e);
             if (rc || (rc = gen_prefill(q[i], 0, NULL, v->e)))
@@ -367,8 +367,8 @@ static void text_identity(const struct verify_report *r, struct buf *out)
         tokens += d->tokens[k];
         differing += d->differing[k];
     }
-    buf_fmt(out, "identity %s greedy, temperature 0.7 and 1.0 seeded; depths %s and auto; mtp, copy, both, in company of others: %lld answers of up to "
-                 "%d tokens to %d prompts, %lld tokens, %lld differing from plain decoding (%.0f s)\n",
+    buf_fmt(out, "identity %s greedy, temperature 0.7 and 1.0 seeded; depths %s and auto; mtp, copy, both, in company of others: "
+                 "%lld answers of up to %d tokens to %d prompts, %lld tokens, %lld differing from plain decoding (%.0f s)\n",
             verdict(r->is_identical), r->identity_quick ? "1, 3" : "0 to 4", (long long)answers, r->identity_tokens, r->identity_prompts,
             (long long)tokens, (long long)differing, r->seconds[T_IDENTITY]);
     if (d->first[0])
@@ -378,14 +378,16 @@ static void text_identity(const struct verify_report *r, struct buf *out)
 static void text_law(const struct verify_report *r, struct buf *out)
 {
     const struct law_result *l = &r->law;
-    buf_fmt(out, "law      %s exact acceptance at depths 1 to 3 and seeded draws on %d real rows (top-k %d, temperature 0.7 and 1.0): %d G-tests of "
-                 "%lld draws, smallest p after Holm %.3g (above 0.001 holds); planted wrong rule %s: %.3g (%.0f s)\n",
+    buf_fmt(out, "law      %s exact acceptance at depths 1 to 3 and seeded draws on %d real rows (top-k %d, temperature 0.7 and 1.0): "
+                 "%d G-tests of %lld draws, smallest p after Holm %.3g (above 0.001 holds); planted wrong rule %s: %.3g (%.0f s)\n",
             verdict(r->is_lawful), l->rows, r->law_top_k, l->n_tests, (long long)r->law_draws, l->worst,
             r->law_has_power ? "seen" : "NOT seen, so this proves little here", l->planted_best, r->seconds[T_LAW]);
-    for (int i = 0; i < l->n_tests; i++)
-        if (!(l->test[i].p > ALPHA))
-            buf_fmt(out, "         %s, depth %d, temperature %g, prompt %d: G %.1f over %d cells, p %.3g\n", l->test[i].rule, l->test[i].depth,
-                    l->test[i].temperature, l->test[i].prompt, l->test[i].g, l->test[i].cells, l->test[i].p);
+    for (int i = 0; i < l->n_tests; i++) {
+        const struct law_test *t = &l->test[i];
+        if (!(t->p > ALPHA))
+            buf_fmt(out, "         %s, depth %d, temperature %g, prompt %d: G %.1f over %d cells, p %.3g\n", t->rule, t->depth,
+                    t->temperature, t->prompt, t->g, t->cells, t->p);
+    }
 }
 
 static void text_kinds(const struct verify_report *r, struct buf *out)
@@ -409,20 +411,22 @@ void verify_text(const struct verify_report *r, struct buf *out)
     if (!r->finite)
         return;
     const struct schedule_result *s = &r->purity;
-    buf_fmt(out, "purity   %s %lld rows of logits (%lld trunk, %lld head, %lld recursive drafts), %lld hidden rows and %lld recurrent states under "
-                 "random schedules, %d differing; texts of up to %d tokens, %lld forks, %lld restores, seed %llu (%.0f s)\n",
+    buf_fmt(out, "purity   %s %lld rows of logits (%lld trunk, %lld head, %lld recursive drafts), %lld hidden rows and %lld recurrent "
+                 "states under random schedules, %d differing; texts of up to %d tokens, %lld forks, %lld restores, seed %llu (%.0f s)\n",
             verdict(r->is_pure), (long long)(s->trunk + s->mtp + s->drafts), (long long)s->trunk, (long long)s->mtp, (long long)s->drafts,
-            (long long)s->hidden, (long long)s->states, !r->is_pure, r->purity_options.max_tokens, (long long)s->forks, (long long)s->restores,
+            (long long)s->hidden, (long long)s->states, !r->is_pure, r->purity_options.max_tokens, (long long)s->forks,
+            (long long)s->restores,
             (unsigned long long)r->purity_options.seed, r->seconds[T_PURITY]);
     if (r->purity_text.n)
         buf_add(out, r->purity_text.p, r->purity_text.n);
     text_identity(r, out);
     text_law(r, out);
     if (r->ab_done) {
-        buf_fmt(out, "ab       %s %d x %d tokens, plain and with exact acceptance at depth 3 (%.2f tokens per round), temperature 1.0:", verdict(r->ab_holds),
-                AB_CONTINUATIONS, AB_TOKENS, r->ab.rate_ratio);
+        buf_fmt(out, "ab       %s %d x %d tokens, plain and with exact acceptance at depth 3 (%.2f tokens per round), temperature 1.0:",
+                verdict(r->ab_holds), AB_CONTINUATIONS, AB_TOKENS, r->ab.rate_ratio);
         for (int k = 0; k < AB_TOKENS; k++)
-            buf_fmt(out, "%s token %d p %.3g, distance %.3f (%.3f by chance)", k ? ";" : "", k + 1, r->ab.p[k], r->ab.distance[k], r->ab.noise[k]);
+            buf_fmt(out, "%s token %d p %.3g, distance %.3f (%.3f by chance)", k ? ";" : "", k + 1, r->ab.p[k], r->ab.distance[k],
+                    r->ab.noise[k]);
         buf_fmt(out, " (%.0f s)\n", r->seconds[T_AB]);
     }
     text_kinds(r, out);
@@ -439,16 +443,17 @@ void verify_json(const struct verify_report *r, struct buf *out)
         buf_str(out, "null");
     buf_fmt(out, ", \"weights\": {\"finite\": %s, \"why\": ", r->finite ? "true" : "false");
     json_write_str(out, r->not_finite, strlen(r->not_finite));
-    buf_fmt(out, "}, \"purity\": {\"holds\": %s, \"seed\": %llu, \"trunk_rows\": %lld, \"head_rows\": %lld, \"draft_rows\": %lld, \"hidden_rows\": %lld, "
-                 "\"states\": %lld, \"forks\": %lld, \"restores\": %lld, \"seconds\": %.3f, \"text\": ",
-            r->is_pure ? "true" : "false", (unsigned long long)r->purity_options.seed, (long long)s->trunk, (long long)s->mtp, (long long)s->drafts,
-            (long long)s->hidden, (long long)s->states, (long long)s->forks, (long long)s->restores, r->seconds[T_PURITY]);
+    buf_fmt(out, "}, \"purity\": {\"holds\": %s, \"seed\": %llu, \"trunk_rows\": %lld, \"head_rows\": %lld, \"draft_rows\": %lld, "
+                 "\"hidden_rows\": %lld, \"states\": %lld, \"forks\": %lld, \"restores\": %lld, \"seconds\": %.3f, \"text\": ",
+            r->is_pure ? "true" : "false", (unsigned long long)r->purity_options.seed, (long long)s->trunk, (long long)s->mtp,
+            (long long)s->drafts, (long long)s->hidden, (long long)s->states, (long long)s->forks, (long long)s->restores,
+            r->seconds[T_PURITY]);
     json_write_str(out, buf_cstr(&r->purity_text), r->purity_text.n);
     buf_fmt(out, "}, \"identity\": {\"holds\": %s, \"tokens_each\": %d, \"seconds\": %.3f, \"first\": ", r->is_identical ? "true" : "false",
             r->identity_tokens, r->seconds[T_IDENTITY]);
     json_write_str(out, r->identity.first, strlen(r->identity.first));
-    buf_fmt(out, "}, \"law\": {\"holds\": %s, \"tests\": %d, \"draws\": %lld, \"rows\": %d, \"top_k\": %d, \"smallest_p\": %.6g, \"planted_p\": %.6g, "
-                 "\"planted_seen\": %s, \"seconds\": %.3f}",
+    buf_fmt(out, "}, \"law\": {\"holds\": %s, \"tests\": %d, \"draws\": %lld, \"rows\": %d, \"top_k\": %d, \"smallest_p\": %.6g, "
+                 "\"planted_p\": %.6g, \"planted_seen\": %s, \"seconds\": %.3f}",
             r->is_lawful ? "true" : "false", l->n_tests, (long long)r->law_draws, l->rows, r->law_top_k, l->worst, l->planted_best,
             r->law_has_power ? "true" : "false", r->seconds[T_LAW]);
     if (r->ab_done) {
@@ -465,8 +470,8 @@ void verify_json(const struct verify_report *r, struct buf *out)
         buf_fmt(out, "%s\"%s\": {\"answers\": %lld, \"differing\": %lld, \"acceptance\": [", k ? ", " : "", kind_names[k],
                 (long long)r->identity.answers[k], (long long)r->identity.differing[k]);
         counts_acceptance(&r->identity.counts[0][k], out, ", ");
-        buf_fmt(out, "], \"tokens_per_round\": %.4f, \"plain_tok_s\": %.3f, \"auto_tok_s\": %.3f}", counts_tokens_per_round(&r->identity.counts[0][k]),
-                r->plain_rate[k], r->auto_rate[k]);
+        buf_fmt(out, "], \"tokens_per_round\": %.4f, \"plain_tok_s\": %.3f, \"auto_tok_s\": %.3f}",
+                counts_tokens_per_round(&r->identity.counts[0][k]), r->plain_rate[k], r->auto_rate[k]);
     }
     buf_str(out, "}");
 }

@@ -65,7 +65,8 @@ struct verify_report {
 extern const char *const verify_settings[3]; // names of the settings of the identity step
 
 /* Returns an error only where nothing can be said. The report is freed by verify_free in any case. */
-MUST_CHECK int verify_run(struct engine *g, const struct instance *in, const struct verify_options *o, struct verify_report *r, struct err *e);
+MUST_CHECK int verify_run(struct engine *g, const struct instance *in, const struct verify_options *o, struct verify_report *r,
+                          struct err *e);
 void verify_free(struct verify_report *r);
 /* The report as text to post, without the lines on the machine. */
 void verify_text(const struct verify_report *r, struct buf *out);

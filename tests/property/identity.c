@@ -22,7 +22,8 @@ struct teller {
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: identity [MODEL] [--prompts N] [--ending N] [--tokens N] [--slots N] [--jobs N] [--threads N] [--isa NAME] [--seed N]\n"
+    fprintf(stderr, "usage: identity [MODEL] [--prompts N] [--ending N] [--tokens N] [--slots N] [--jobs N] [--threads N]\n"
+                    "                        [--isa NAME] [--seed N]\n"
                     "  --prompts  of each kind, at most 64 (56)\n"
                     "  --ending   of these, that end at an end-of-text token (6)\n"
                     "  --tokens   of an answer (128)\n"
@@ -92,8 +93,8 @@ static int report(const struct identity_setting *settings, const struct identity
 {
     int64_t answers = 0, tokens = 0, differing = 0;
     for (int k = 0; k < KINDS; k++) {
-        printf("%-5s %lld prompts, %lld answers, %lld tokens: %lld differing\n", kind_names[k], (long long)r->prompts[k], (long long)r->answers[k],
-               (long long)r->tokens[k], (long long)r->differing[k]);
+        printf("%-5s %lld prompts, %lld answers, %lld tokens: %lld differing\n", kind_names[k], (long long)r->prompts[k],
+               (long long)r->answers[k], (long long)r->tokens[k], (long long)r->differing[k]);
         answers += r->answers[k];
         tokens += r->tokens[k];
         differing += r->differing[k];
@@ -107,8 +108,8 @@ static int report(const struct identity_setting *settings, const struct identity
             buf_free(&b);
         }
     }
-    printf("%lld answers, %lld tokens (%lld from copied drafts), %lld differing\n", (long long)answers, (long long)tokens, (long long)r->copied,
-           (long long)differing);
+    printf("%lld answers, %lld tokens (%lld from copied drafts), %lld differing\n", (long long)answers, (long long)tokens,
+           (long long)r->copied, (long long)differing);
     if (r->first[0])
         printf("first: %s\n", r->first);
     return differing != 0;
@@ -181,7 +182,8 @@ int main(int argc, char **argv)
         else
             return usage();
     }
-    if (per_kind < 1 || per_kind > 64 || o.tokens < 1 || o.tokens > 4096 || o.slots < 1 || o.slots > 32 || jobs < 1 || jobs > JOBS_MAX || io.threads < 0)
+    if (per_kind < 1 || per_kind > 64 || o.tokens < 1 || o.tokens > 4096 || o.slots < 1 || o.slots > 32 || jobs < 1 || jobs > JOBS_MAX ||
+        io.threads < 0)
         return usage();
     struct eval_file f;
     int64_t t0 = clock_ns();
@@ -189,8 +191,8 @@ int main(int argc, char **argv)
     make_settings(settings);
     struct text_prompt *p = eval_prompts(&f, per_kind, ending, &o.n_prompts);
     o.prompts = p;
-    printf("%s: %d prompts x %d tokens, %d settings, %d processes of %d threads, %d answers together, seed %llu, %s\n", model, o.n_prompts, o.tokens,
-           N_SETTINGS, jobs, io.threads, o.slots, (unsigned long long)o.seed, os_cpu_name());
+    printf("%s: %d prompts x %d tokens, %d settings, %d processes of %d threads, %d answers together, seed %llu, %s\n", model, o.n_prompts,
+           o.tokens, N_SETTINGS, jobs, io.threads, o.slots, (unsigned long long)o.seed, os_cpu_name());
     int rc = run_jobs(model, &io, &o, jobs);
     printf("%.1f s\n", (double)(clock_ns() - t0) * 1e-9);
     free((void *)(uintptr_t)p[0].ids);
