@@ -1,10 +1,12 @@
 /* auto MODEL [--tokens N] [--reps N] [--threads N] [--isa NAME] [--depth N]: decoding with drafts over plain decoding,
  * greedy, by kind of text. The prompts are those of eval.json in the model's folder where it has one (depth auto; every
  * kind), else arithmetic sequences of ids, for models made by mkmodel --agree. Plain and drafting runs alternate; per
- * prompt the medians count, per kind the sum over prompts. Conditions are printed. */
+ * prompt the medians count, per kind the sum over prompts. Conditions are printed. With one thread the ratio of processor time is printed too, which
+ * says more on a machine that does other things; it includes the reading of the prompt. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -73,8 +75,9 @@ static int read_prompts(const char *model, int each, struct prompt *p)
     return n;
 }
 
-static double decode_seconds(struct gen *q, const struct prompt *p, int depth, int tokens, double *per_round)
+static double decode_seconds(struct gen *q, const struct prompt *p, int depth, int tokens, double *per_round, double *cpu)
 {
+    clock_t c0 = clock();
     struct gen_request r = {.prompt = p->ids, .n_prompt = p->n, .sampling = sampling_neutral(), .has_seed = true, .max_tokens = tokens,
                             .ignore_eos = true, .depth = depth, .use_mtp = true, .use_copy = depth < 0};
     struct err e = {0};
@@ -82,6 +85,7 @@ static double decode_seconds(struct gen *q, const struct prompt *p, int depth, i
     gen_forget(q);
     if (gen_run(q, &r, NULL, NULL, NULL, &e))
         fail(e.msg);
+    *cpu = (double)(clock() - c0) / CLOCKS_PER_SEC;
     const struct gen_stats *st = gen_stats(q);
     *per_round = st->rounds ? (double)(st->emitted - 1) / (double)st->rounds : 1;
     return (double)(st->last_ns - st->first_ns) * 1e-9;
@@ -127,17 +131,19 @@ int main(int argc, char **argv)
     if (instance_open(&in, path, &io, &e) || engine_open(&g, in.m, &in.head, &eo, &e) || gen_new(&q, g, &in, &e))
         fail(e.msg);
     int n = read_prompts(path, each, p);
-    double plain[OTHER + 1] = {0}, drafting[OTHER + 1] = {0}, rounds[OTHER + 1] = {0};
+    double plain[OTHER + 1] = {0}, drafting[OTHER + 1] = {0}, rounds[OTHER + 1] = {0}, cpu[2][OTHER + 1] = {{0}};
     int count[OTHER + 1] = {0};
     for (int i = 0; i < n; i++) {
-        double t[2][MAX_REPS], per_round = 1, unused;
+        double t[2][MAX_REPS], c[2][MAX_REPS], per_round = 1, unused, x, y;
         for (int k = -1; k < reps; k++) { // the first pass warms up
-            double a = decode_seconds(q, &p[i], 0, tokens, &unused), b = decode_seconds(q, &p[i], depth, tokens, &per_round);
+            double a = decode_seconds(q, &p[i], 0, tokens, &unused, &x), b = decode_seconds(q, &p[i], depth, tokens, &per_round, &y);
             if (k >= 0)
-                t[0][k] = a, t[1][k] = b;
+                t[0][k] = a, t[1][k] = b, c[0][k] = x, c[1][k] = y;
         }
         plain[p[i].kind] += median(t[0], reps);
         drafting[p[i].kind] += median(t[1], reps);
+        cpu[0][p[i].kind] += median(c[0], reps);
+        cpu[1][p[i].kind] += median(c[1], reps);
         rounds[p[i].kind] += per_round;
         count[p[i].kind]++;
         free(p[i].ids);
@@ -146,9 +152,13 @@ int main(int argc, char **argv)
            in.be->threads, os_cpu_name(), tokens, reps);
     printf(depth < 0 ? "auto\n" : "%d\n", depth);
     for (int k = 0; k <= OTHER; k++)
-        if (count[k])
-            printf("%-6s %d prompts: plain %.1f tok/s, with drafts %.1f tok/s, ratio %.3f, %.2f tokens per round\n", kinds[k], count[k],
+        if (count[k]) {
+            printf("%-6s %d prompts: plain %.1f tok/s, with drafts %.1f tok/s, ratio %.3f, %.2f tokens per round", kinds[k], count[k],
                    count[k] * (tokens - 1) / plain[k], count[k] * (tokens - 1) / drafting[k], plain[k] / drafting[k], rounds[k] / count[k]);
+            if (in.be->threads == 1)
+                printf(", ratio of processor time %.3f", cpu[0][k] / cpu[1][k]);
+            putchar('\n');
+        }
     gen_free(q);
     engine_close(g);
     instance_close(&in);

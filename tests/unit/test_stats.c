@@ -81,6 +81,26 @@ static void test_holm(void **state)
     near(one[0], 0.2, 1e-12);
 }
 
+/* Two samples of a fair and an unfair coin: G = 2 sum O ln(O / E), by hand. */
+static void test_gtest2(void **state)
+{
+    (void)state;
+    const int64_t a[4] = {50, 50, 0, 0}, b[4] = {30, 70, 0, 0};
+    struct gtest t = stats_gtest2(a, b, 4, 10);
+    double want = 2 * (50 * log(50 / 40.0) + 50 * log(50 / 60.0) + 30 * log(30 / 40.0) + 70 * log(70 / 60.0));
+    near(t.g, want, 1e-13);
+    assert_true(t.df == 1 && t.cells == 2);
+    near(t.p, stats_chi2_sf(want, 1), 1e-13);
+    const int64_t c[5] = {100, 100, 4, 4, 4}, d[5] = {200, 200, 8, 8, 8}; // rare cells are pooled, sizes differ
+    t = stats_gtest2(c, d, 5, 10);
+    assert_true(t.cells == 3 && t.g < 1e-9 && t.p > 0.999);
+    t = stats_gtest2(c, d, 5, 15); // the pool is too small itself and joins another cell
+    assert_int_equal(t.cells, 2);
+    const int64_t none[2] = {0, 0};
+    t = stats_gtest2(none, a, 2, 10);
+    assert_true(t.p == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -88,6 +108,7 @@ int main(void)
         cmocka_unit_test(test_chi2),
         cmocka_unit_test(test_gtest),
         cmocka_unit_test(test_holm),
+        cmocka_unit_test(test_gtest2),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
