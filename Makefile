@@ -93,7 +93,7 @@ $(B)/foresay: $(call obj,$(CLI_SRC)) $(B)/libforesay.a $(LAYERS)
 $(B)/tests/property/identity $(B)/tests/property/test_identity $(B)/tests/property/test_eval: $(B)/tests/property/eval_file.o
 
 $(B)/tests/%: $(B)/tests/%.o $(B)/libforesay.a
-	$(CC) $(ALL_LDFLAGS) $(filter %.o %.a,$^) $(LIBS) $(TEST_LIBS) -o $@
+	$(CC) $(ALL_LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) $(TEST_LIBS) -o $@
 $(B)/tools/%: $(B)/tools/%.o $(B)/libforesay.a
 	$(CC) $(ALL_LDFLAGS) $^ $(LIBS) -o $@
 $(B)/bench/%: $(B)/bench/%.o $(B)/libforesay.a

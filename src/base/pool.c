@@ -1,6 +1,7 @@
 #include "base/pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -143,6 +144,9 @@ void pool_run(struct pool *p, pool_fn *fn, void *ud, int n, int chunk)
     atomic_store_explicit(&p->busy, p->n_threads - 1, memory_order_relaxed);
     publish(p);
     take_chunks(p, 0);
-    while (atomic_load_explicit(&p->busy, memory_order_acquire))
+    for (int i = 1; atomic_load_explicit(&p->busy, memory_order_acquire); i++) {
         os_relax();
+        if (!(i & 4095))
+            sched_yield(); // a worker may have lost its core to something else
+    }
 }

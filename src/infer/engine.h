@@ -74,7 +74,9 @@ struct mtp_out {
 struct subset;
 MUST_CHECK int mtp_step(struct engine *g, const struct mtp_row *rows, int n, const struct subset *subset, bool want_logits,
                         struct mtp_out *out, struct err *e);
-void mtp_cut(struct engine *g, int seq, int len); // forget head rows at and after index len
+/* Forgets head rows at and after index len. Draft rows must be cut before tokens are committed past them: a fork
+ * or a save takes every row below the sequence's length for a true one. */
+void mtp_cut(struct engine *g, int seq, int len);
 
 /* Draft vocabulary: some rows of the LM head. Holds up to n_vocab ids; ids are unique, their order is free. */
 MUST_CHECK int subset_new(struct engine *g, struct subset **s, struct err *e); // lives as long as the engine

@@ -247,7 +247,7 @@ static void test_many_rounds(void **state)
     for (uint32_t run = 0; run < 6; run++) {
         int seq = seq_of(0), len = 0;
         for (uint32_t round = 0; len < TEXT - 40; round++) {
-            struct row rows[1 + PROVISIONAL_MAX];
+            struct row rows[2 + PROVISIONAL_MAX];
             struct out out;
             uint32_t ctr[4] = {run, round, 0, 0}, r[4];
             philox4x32(key, ctr, r);
