@@ -21,7 +21,7 @@ static int os_error(struct err *e, const char *path, const char *what)
 static int open_regular(const char *path, size_t *size, struct err *e)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO without a writer must not hang us
     if (fd < 0)
         return os_error(e, path, "open");
     if (fstat(fd, &st)) {
@@ -153,7 +153,13 @@ int file_write(const char *path, const void *p, size_t n, struct err *e)
 bool file_exists(const char *path)
 {
     struct stat st;
-    return !stat(path, &st);
+    return !lstat(path, &st);
+}
+
+bool file_is_regular(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISREG(st.st_mode);
 }
 
 bool file_is_dir(const char *path)

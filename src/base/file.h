@@ -22,7 +22,8 @@ MUST_CHECK int fd_read_all(int fd, const char *name, size_t max, char **out, siz
 /* Writes a whole new file: temporary name, flush to disk, rename. */
 MUST_CHECK int file_write(const char *path, const void *p, size_t n, struct err *e);
 
-bool file_exists(const char *path); // anything there
+bool file_exists(const char *path); // anything there, be it a link that leads nowhere
+bool file_is_regular(const char *path);
 bool file_is_dir(const char *path);
 int64_t file_size(const char *path); // -1 if absent
 

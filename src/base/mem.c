@@ -11,7 +11,7 @@ static void *need(void *p, size_t n)
 {
     if (!p) {
         fprintf(stderr, "foresay: out of memory (%zu bytes for a control structure)\n", n);
-        abort();
+        _Exit(1);
     }
     return p;
 }

@@ -1,4 +1,4 @@
-/* Memory. Small control objects come from x*(), which abort when the system has none left; anything whose
+/* Memory. Small control objects come from x*(), which end the program with a sentence when the system has none left; anything whose
  * size depends on input comes from mem_big() and may fail. Arenas hold objects that die together. */
 #ifndef BASE_MEM_H
 #define BASE_MEM_H

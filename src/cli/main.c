@@ -1,5 +1,7 @@
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 
@@ -26,19 +28,40 @@ int cli_fail(const struct err *e)
     return e->code == ERR_ARG ? 2 : 1;
 }
 
+/* Weights are mapped: a file that shrinks while it is in use ends in this signal. */
+static void on_bus_error(int sig)
+{
+    static const char what[] = "foresay: a model file changed or became unreadable while it was in use\n";
+    (void)sig;
+    if (write(2, what, sizeof what - 1) < 0)
+        _exit(2);
+    _exit(1);
+}
+
+/* Output that could not be written must not pass for success. */
+static int finish(int status)
+{
+    if (!fflush(stdout) && !ferror(stdout))
+        return status;
+    fprintf(stderr, "foresay: standard output: cannot write everything\n");
+    return status ? status : 1;
+}
+
 int main(int argc, char **argv)
 {
+    struct sigaction sa = {.sa_handler = on_bus_error};
+    sigaction(SIGBUS, &sa, NULL);
     if (argc > 1 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "version"))) {
         printf("foresay " FORESAY_VERSION "\n");
-        return 0;
+        return finish(0);
     }
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         usage(argc < 2 ? stderr : stdout);
-        return argc < 2 ? 2 : 0;
+        return finish(argc < 2 ? 2 : 0);
     }
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(argv[1], verbs[i].name))
-            return verbs[i].run(argc - 2, argv + 2);
+            return finish(verbs[i].run(argc - 2, argv + 2));
     fprintf(stderr, "foresay: there is no verb \"%s\"; `foresay --help` lists them\n", argv[1]);
     return 2;
 }

@@ -40,8 +40,6 @@ int probe_lines(void *ud, int (*fn)(void *ud, const struct json *in, struct buf 
         struct arena a = {.max_bytes = (size_t)8 * LINE_MAX_BYTES};
         struct err e = {0};
         struct json *in;
-        if (rc > 0 && line.n == strspn(buf_cstr(&line), " \t\r"))
-            continue;
         buf_clear(&out);
         if (rc < 0)
             err_set(&e, ERR_LIMIT, "input line is longer than the limit of %d bytes", LINE_MAX_BYTES);

@@ -41,6 +41,8 @@ static void tell_model(const struct session *s, bool verbose)
         fprintf(stderr, "foresay: the demo model: it is tiny (2.9 M parameters), knows little and is often wrong; it shows speculative decoding\n");
     if (s->in.bytes_only)
         fprintf(stderr, "foresay: warning: the package holds no tokenizer: text is read and shown as bytes, ids 0 to 255\n");
+    if (!s->chat.t)
+        fprintf(stderr, "foresay: warning: chat template: %s\n", s->chat.source);
     if (h->health != MTP_OK && (h->health != MTP_ABSENT || verbose))
         fprintf(stderr, "foresay: %s\n", h->why);
     if (h->suspicious)
@@ -62,9 +64,11 @@ static int answer(struct session *s, const struct ids *ids, bool show_text, bool
 {
     struct gen_request r = s->request;
     struct buf line;
+    int n_out;
     r.prompt = ids->v;
     r.n_prompt = (int)ids->n;
     buf_init(&line, 1 << 20);
+    atomic_store(&interrupted, 0);
     int rc = gen_start(s->gen, &r, show_text ? print_token : NULL, NULL, e);
     struct gen_forecast f = {0};
     if (!rc) {
@@ -74,7 +78,6 @@ static int answer(struct session *s, const struct ids *ids, bool show_text, bool
             say("", &line);
         buf_clear(&line);
     }
-    interrupt_begin();
     while (!rc && !gen_stop_reason(s->gen)) {
         int more = gen_prefill(s->gen, 512, NULL, e);
         rc = more < 0 ? more : 0;
@@ -86,8 +89,7 @@ static int answer(struct session *s, const struct ids *ids, bool show_text, bool
         if (atomic_load(&interrupted))
             gen_cancel(s->gen);
     }
-    interrupt_end();
-    if (show_text)
+    if (show_text && gen_output(s->gen, &n_out) && n_out)
         printf("\n");
     fflush(stdout);
     if (!rc && report) {
@@ -121,8 +123,10 @@ static int one_shot(struct session *s, const struct run_options *o, struct err *
     struct ids ids = {0};
     if (!rc)
         rc = session_prompt(s, o->system, text, n, o->raw, &ids, e);
+    interrupt_begin(true);
     if (!rc)
         rc = answer(s, &ids, !o->json, !o->json && !o->quiet, o->verbose, e);
+    interrupt_end();
     if (!rc && o->json) {
         struct buf b;
         buf_init(&b, 256 << 20);
@@ -132,8 +136,8 @@ static int one_shot(struct session *s, const struct run_options *o, struct err *
         fwrite(b.p, 1, b.n, stdout);
         buf_free(&b);
     }
-    if (!rc && ferror(stdout))
-        rc = err_set(e, ERR_IO, "standard output: cannot write the answer");
+    if (!rc && gen_stop_reason(s->gen) == STOP_CANCELLED)
+        rc = 130; // as a shell reports an interrupted command
     ids_free(&ids);
     free(text);
     return rc;
@@ -284,10 +288,17 @@ static int chat(struct session *s, const struct run_options *o, const char *name
     history(h, &ev, H_SETSIZE, 1000);
     el_set(el, EL_HIST, history, h);
     el_set(el, EL_EDITOR, "emacs");
+    interrupt_begin(false);
     fprintf(stderr, "Chat with %s. /help lists commands, Ctrl-D leaves.\n", s->is_demo ? "the demo model" : path_base(s->path));
     for (;;) {
         el_set(el, EL_PROMPT, text.n ? prompt_more : prompt_first);
         const char *line = el_gets(el, &n);
+        if ((!line || n <= 0) && atomic_exchange(&interrupted, 0)) { // Ctrl-C at the prompt: a fresh line
+            buf_clear(&text);
+            clearerr(stdin);
+            fprintf(stderr, "\n");
+            continue;
+        }
         if (!line || n <= 0)
             break;
         size_t len = strcspn(line, "\n");
@@ -306,12 +317,15 @@ static int chat(struct session *s, const struct run_options *o, const char *name
                 break;
         } else if (turn(&t, buf_cstr(&text), text.n, &e)) {
             cli_fail(&e);
+            if (e.code == ERR_LIMIT)
+                fprintf(stderr, "foresay: /reset starts the chat anew; a larger --ctx gives it more room\n");
         }
         buf_clear(&text);
     }
     fprintf(stderr, "\n");
     el_end(el);
     history_end(h);
+    interrupt_end();
     buf_free(&t.messages);
     buf_free(&text);
     return 0;
@@ -334,13 +348,17 @@ int cmd_run(int argc, char **argv)
     int n = opt_parse(opts, n_opts, argc, argv, &o.s.model, 1, usage);
     if (n < 0)
         return n == -2 ? 0 : 2;
-    struct session s;
-    if (session_open(&s, &o.s, 2, &e))
-        return cli_fail(&e);
     bool talks = !o.prompt && !o.file && isatty(0) && isatty(1) && !o.json;
+    if (o.prompt && o.file)
+        err_set(&e, ERR_ARG, "-p and -f both give a prompt: expected one of them");
+    else if (talks && o.raw)
+        err_set(&e, ERR_ARG, "--raw continues a text: it needs -p, -f or standard input, a chat has a template");
+    struct session s;
+    if (e.code || session_open(&s, &o.s, 2, &e))
+        return cli_fail(&e);
     if (!o.quiet)
         tell_model(&s, o.verbose);
     int rc = talks ? chat(&s, &o, "foresay") : one_shot(&s, &o, &e);
     session_close(&s);
-    return rc ? cli_fail(&e) : 0;
+    return rc > 0 ? rc : rc ? cli_fail(&e) : 0;
 }

@@ -35,8 +35,8 @@ int session_opts(struct session_options *o, struct opt *opts)
         {"stop", OPT_STR, &o->stop, .arg = "TEXT", .help = "end the answer before this text"},
         {"depth", OPT_STR, &o->depth, .arg = "N|auto", .help = "tokens drafted a round, 0 to 8; auto measures (default auto)", .env = "FORESAY_DEPTH"},
         {"drafters", OPT_STR, &o->drafters, .arg = "LIST", .help = "mtp,copy or one of them (default mtp,copy)"},
-        {"acceptance", OPT_STR, &o->acceptance, .arg = "RULE", .help = "seeded: the text doesn't depend on drafts; exact: the longest acceptance"},
-        {"ctx", OPT_INT, &o->ctx, 0, 1 << 30, .arg = "N", .help = "context in tokens, 0: the model's, as far as memory allows", .env = "FORESAY_CTX"},
+        {"acceptance", OPT_STR, &o->acceptance, .arg = "RULE", .help = "seeded: the text doesn't depend on drafts; exact: longest drafts, same distribution, a seed repeats it at a fixed --depth only"},
+        {"ctx", OPT_INT, &o->ctx, 0, 1 << 30, .arg = "N", .help = "context in tokens, in pages of 64; 0: the model's, as far as memory allows", .env = "FORESAY_CTX"},
         {"threads", OPT_INT, &o->threads, 0, 256, .arg = "N", .help = "0: all CPUs", .env = "FORESAY_THREADS"},
         {"isa", OPT_STR, &o->isa, .arg = "NAME", .help = "instruction set of the kernels: scalar, avx2 (same answers)"},
         {"pack", OPT_STR, &o->pack, .arg = "auto|off", .help = "fast weight layout (this version serves weights in place)"},
@@ -89,6 +89,8 @@ static int read_request(struct session *s, const struct session_options *o, stru
         r->sampling.top_k = o->top_k;
     r->max_tokens = o->max_tokens;
     r->has_seed = !isnan(o->seed);
+    if (r->has_seed && o->seed != rint(o->seed))
+        return err_set(e, ERR_ARG, "--seed: expected a whole number, found %g", o->seed);
     r->seed = r->has_seed ? (uint64_t)o->seed : 0;
     char *end;
     long depth = strtol(o->depth, &end, 10);
@@ -106,7 +108,9 @@ static int read_request(struct session *s, const struct session_options *o, stru
         return err_set(e, ERR_ARG, "--drafters: expected mtp, copy or mtp,copy, found \"%s\"", o->drafters);
     if (strcmp(o->pack, "auto") && strcmp(o->pack, "off") && strcmp(o->pack, "on"))
         return err_set(e, ERR_ARG, "--pack: expected auto, on or off, found \"%s\"", o->pack);
-    if (o->stop && *o->stop) {
+    if (o->stop && !*o->stop)
+        return err_set(e, ERR_ARG, "--stop: expected some text, found none");
+    if (o->stop) {
         s->stop_text = xstrdup(o->stop);
         r->stop = (struct stop_strings){&s->stop_text, 1};
     }
@@ -114,18 +118,20 @@ static int read_request(struct session *s, const struct session_options *o, stru
 }
 
 /* Context to reserve: what was asked for, else the model's window within half of the memory that is left. */
-static int context_of(const struct session *s, int asked, int n_seqs)
+static int context_of(const struct session *s, int asked)
 {
     int64_t ctx = asked > 0 ? asked : s->in.m->max_ctx;
     size_t per_token = 0;
-    (void)n_seqs;
     for (int i = 0; i < s->in.m->n_specs; i++)
         if (s->in.m->specs[i].kind == STATE_KV)
             per_token += (size_t)s->in.m->specs[i].heads * (size_t)(s->in.m->specs[i].dk + s->in.m->specs[i].dv) * 2;
     uint64_t room = os_mem_available() ? os_mem_available() / 2 : (uint64_t)4 << 30;
     if (asked <= 0 && per_token && (uint64_t)ctx * per_token > room)
         ctx = (int64_t)(room / per_token);
-    return ctx < 256 ? 256 : (int)ctx;
+    if (asked > s->in.m->max_ctx)
+        fprintf(stderr, "foresay: warning: --ctx %d is more than the model's window of %d tokens: answers beyond it may degrade\n", asked,
+                s->in.m->max_ctx);
+    return (int)ctx;
 }
 
 int session_open(struct session *s, const struct session_options *o, int n_seqs, struct err *e)
@@ -143,8 +149,10 @@ int session_open(struct session *s, const struct session_options *o, int n_seqs,
         rc = chat_open(&s->chat, s->path, &s->in, e);
     struct engine_options eo = {.n_seqs = n_seqs, .with_mtp = s->request.use_mtp};
     if (!rc) {
-        eo.n_ctx = context_of(s, o->ctx, n_seqs);
+        eo.n_ctx = context_of(s, o->ctx);
         rc = engine_open(&s->g, s->in.m, &s->in.head, &eo, e);
+        if (rc == ERR_NOMEM)
+            err_prefix(e, "a context of %d tokens (--ctx sets it)", eo.n_ctx);
     }
     if (!rc)
         rc = gen_new(&s->gen, s->g, &s->in, e);
@@ -298,18 +306,20 @@ void report_forecast(const struct session *s, const struct gen *q, struct buf *o
 /* ---- Ctrl-C --------------------------------------------------------------------------------------------------------- */
 
 atomic_int interrupted;
+static atomic_bool ends_on_second;
 
 static void on_interrupt(int sig)
 {
     (void)sig;
-    if (atomic_exchange(&interrupted, 1))
+    if (atomic_exchange(&interrupted, 1) && atomic_load(&ends_on_second))
         _exit(130);
 }
 
-void interrupt_begin(void)
+void interrupt_begin(bool once)
 {
     struct sigaction sa = {.sa_handler = on_interrupt};
     atomic_store(&interrupted, 0);
+    atomic_store(&ends_on_second, once);
     sigaction(SIGINT, &sa, NULL);
 }
 

@@ -45,10 +45,10 @@ void report_json(const struct session *s, const struct gen *q, struct buf *out);
 /* What is expected before the first token: seconds of prefill, tokens per second, and why. */
 void report_forecast(const struct session *s, const struct gen *q, struct buf *out);
 
-/* Ctrl-C sets this; the handler is installed by interrupt_begin and removed by interrupt_end. A second Ctrl-C
- * ends the process as usual. */
+/* Ctrl-C sets this; the handler is installed by interrupt_begin and removed by interrupt_end. once: a second
+ * Ctrl-C ends the process (a chat isn't ended so). */
 extern atomic_int interrupted;
-void interrupt_begin(void);
+void interrupt_begin(bool once);
 void interrupt_end(void);
 
 #endif

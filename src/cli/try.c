@@ -10,7 +10,8 @@
 #include "cli/session.h"
 
 static const char usage[] = "usage: foresay try [MODEL] [-p TEXT]\n\n"
-                            "Answers a prompt twice, plain and with drafts, shows both side by side and compares them token by token.\n\n"
+                            "Answers a prompt twice, plain and with drafts, shows both side by side and compares them token by token (seed 1\n"
+                            "unless --seed gives another). Each side runs once: `foresay verify` measures speed.\n\n"
                             "  foresay try\n  foresay try ~/models/Qwen3.5-4B -p \"Explain quicksort.\" --temperature 0\n";
 
 static const char default_prompt[] = "Write a Python function that reads a file and counts its words.";
@@ -102,7 +103,7 @@ static int take(struct session *s, const struct ids *ids, int depth, struct pane
     r.n_prompt = (int)ids->n;
     r.depth = depth;
     gen_forget(s->gen);
-    interrupt_begin();
+    interrupt_begin(true);
     int rc = gen_run(s->gen, &r, keep_token, p, &interrupted, e);
     interrupt_end();
     const int32_t *v = gen_output(s->gen, n);
@@ -129,7 +130,7 @@ static int compare(struct session *s, const char *prompt, bool raw, bool json, s
     if (!rc)
         rc = take(s, &ids, 0, &plain, &a, &na, &ra, e);
     if (!rc)
-        rc = take(s, &ids, s->request.depth == 0 ? -1 : s->request.depth, &spec, &b, &nb, &rb, e);
+        rc = take(s, &ids, s->request.depth, &spec, &b, &nb, &rb, e);
     while (!rc && same < na && same < nb && a[same] == b[same])
         same++;
     bool identical = same == na && na == nb;
@@ -140,6 +141,10 @@ static int compare(struct session *s, const char *prompt, bool raw, bool json, s
         report_line(s, s->gen, &line);
         printf("%s\n", buf_cstr(&line));
         buf_free(&line);
+        const struct gen_stats *st = gen_stats(s->gen);
+        if (!st->drafted_by[DRAFTER_MTP] && !st->drafted_by[DRAFTER_COPY])
+            printf("nothing was drafted%s%s: both sides are plain decoding\n", s->in.head.health == MTP_OK ? "" : ", ",
+                   s->in.head.health == MTP_OK ? "" : s->in.head.why);
         if (identical)
             printf("identical: yes, %.1fx (%.1f against %.1f tok/s, %d tokens)\n", ra > 0 ? rb / ra : 0, rb, ra, nb);
         else if (s->request.acceptance == ACCEPT_EXACT && s->request.sampling.temperature > 0)
@@ -180,7 +185,9 @@ int cmd_try(int argc, char **argv)
     if (n < 0)
         return n == -2 ? 0 : 2;
     struct session s;
-    if (session_open(&s, &so, 2, &e))
+    if (!strcmp(so.depth, "0"))
+        err_set(&e, ERR_ARG, "--depth 0 drafts nothing: there would be nothing to compare");
+    if (e.code || session_open(&s, &so, 2, &e))
         return cli_fail(&e);
     int rc = compare(&s, prompt, raw, json, &e);
     session_close(&s);

@@ -159,7 +159,7 @@ static int prove(struct session *s, struct verify_options *o, bool json, struct 
     o->ud = &shown;
     int rc = make_prompts(s, ids, p, e);
     if (!rc) {
-        interrupt_begin();
+        interrupt_begin(true);
         rc = verify_run(s->g, &s->in, o, &r, e);
         interrupt_end();
         if (shown.is_tty)

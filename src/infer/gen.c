@@ -22,7 +22,7 @@ const char *stop_reason_name(enum stop_reason r)
 /* Seconds of a step of n rows on the empty sequence; nothing of it is kept. */
 static double time_rows(struct gen *q, int n, struct err *e)
 {
-    struct row rows[8];
+    struct row rows[16];
     struct out out;
     for (int i = 0; i < n; i++)
         rows[i] = (struct row){q->seq, i % q->in->n_valid, WANT_LOGITS | WANT_HIDDEN};
@@ -37,11 +37,12 @@ static double time_rows(struct gen *q, int n, struct err *e)
  * models, where they would be felt, learn it while they answer. */
 static int measure_costs(struct gen *q, struct err *e)
 {
-    static const int rows[3] = {1, 2, 4};
+    static const int rows[N_COSTS] = {1, 2, 4, 16};
     double first = time_rows(q, 1, e);
     if (first < 0)
         return e->code;
-    for (int i = 0; i < 3 && first < 0.25; i++)
+    q->cost_verify[0] = first;
+    for (int i = 0; i < N_COSTS && first < 0.25; i++)
         for (int k = 0; k < 2; k++) {
             double t = time_rows(q, rows[i], e);
             if (t < 0)
@@ -146,7 +147,7 @@ double gen_decode_rate(const struct gen_stats *st)
 
 double gen_prefill_rate(const struct gen_stats *st)
 {
-    return st->prefill_ns > 0 ? (double)(st->prompt_tokens - st->cached_tokens) * 1e9 / (double)st->prefill_ns : 0;
+    return st->prefill_ns > 0 ? (double)st->computed_tokens * 1e9 / (double)st->prefill_ns : 0;
 }
 
 const int32_t *gen_output(const struct gen *q, int *n)
@@ -164,7 +165,9 @@ int gen_context(const struct gen *q, int *max)
 struct gen_forecast gen_forecast(const struct gen *q)
 {
     struct gen_forecast f = {0};
-    f.prefill_s = (double)(q->n_prompt - q->st.cached_tokens) * q->cost_verify[2] / 4;
+    /* a slow model was timed with one row only: rows in company cost about a third */
+    double per_row = q->cost_verify[3] > 0 ? q->cost_verify[3] / 16 : q->cost_verify[0] / 3;
+    f.prefill_s = (double)(q->n_prompt - q->st.cached_tokens) * per_row;
     f.plain_rate = f.decode_rate = q->cost_verify[0] > 0 ? 1 / q->cost_verify[0] : 0;
     for (int d = 1; d <= DEPTH_MAX && q->uses_mtp; d++) {
         double rate = depth_expect(&q->depth, (struct depth_plan){DRAFTER_MTP, d});
@@ -253,7 +256,7 @@ int gen_start(struct gen *q, const struct gen_request *r, gen_token_fn *fn, void
     }
     draft_vocabulary(q, r->prompt, r->n_prompt);
     depth_init(&q->depth, N_DRAFTERS, max_depth, r->depth);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3 && q->cost_verify[1] > 0; i++)
         if (q->cost_verify[i] > 0)
             depth_cost(&q->depth, 1 << i, q->cost_verify[i], -1, 0, 0);
     if (q->cost_draft > 0)
@@ -303,6 +306,7 @@ int gen_prefill(struct gen *q, int max_rows, int *done, struct err *e)
         seq_commit(q->g, q->seq, n);
         q->mtp_ready = false; // until the head has seen these rows as well
         read += n;
+        q->st.computed_tokens += n;
         /* the head's steps reuse the buffers behind out: decide first, from the logits */
         int32_t emitted = q->n_tokens;
         if (is_last) {

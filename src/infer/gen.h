@@ -38,7 +38,7 @@ struct gen_request {
 };
 
 struct gen_stats {
-    int64_t prompt_tokens, cached_tokens, emitted, rounds;
+    int64_t prompt_tokens, cached_tokens, computed_tokens, emitted, rounds; // computed: prompt tokens read, not cached
     int64_t proposed[COPY_MAX], accepted[COPY_MAX]; // by position
     int64_t drafted_by[N_DRAFTERS], kept_from[N_DRAFTERS];
     int64_t prefill_ns, first_ns, last_ns, start_ns; // first, last: times of the first and last emitted token

@@ -5,7 +5,7 @@
 #include "infer/gen.h"
 #include "infer/suffix.h"
 
-enum { PEND_MAX = PROVISIONAL_MAX + 8 };
+enum { PEND_MAX = PROVISIONAL_MAX + 8, N_COSTS = 4 };
 
 /* Tokens 0..n_tokens-1 are prompt and output; all but the last are in the KV cache once the prompt is read.
  * pend[i] is the trunk's hidden of token mtp_len-1+i: the head row mtp_len+i pairs it with token mtp_len+i. */
@@ -36,7 +36,7 @@ struct gen {
     float *draft_logits; // [n_vocab], -infinity outside the draft vocabulary
     struct suffix *suffix;
     struct depth_ctl depth;
-    double cost_verify[3], cost_draft; // measured when the engine was new: 1, 2, 4 rows; one draft
+    double cost_verify[N_COSTS], cost_draft; // measured when the engine was new: 1, 2, 4, 16 rows; one draft; 0: not
     /* the current round */
     struct depth_plan plan;
     int32_t x[COPY_MAX], copy[COPY_MAX];

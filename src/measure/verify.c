@@ -379,7 +379,7 @@ static void text_law(const struct verify_report *r, struct buf *out)
 {
     const struct law_result *l = &r->law;
     buf_fmt(out, "law      %s exact acceptance at depths 1 to 3 and seeded draws on %d real rows (top-k %d, temperature 0.7 and 1.0): "
-                 "%d G-tests of %lld draws, smallest p after Holm %.3g (above 0.001 holds); planted wrong rule %s: %.3g (%.0f s)\n",
+                 "%d G-tests of %lld draws, smallest p after Holm %.3g (above 0.001 holds); a planted wrong rule is %s (p = %.3g, %.0f s)\n",
             verdict(r->is_lawful), l->rows, r->law_top_k, l->n_tests, (long long)r->law_draws, l->worst,
             r->law_has_power ? "seen" : "NOT seen, so this proves little here", l->planted_best, r->seconds[T_LAW]);
     for (int i = 0; i < l->n_tests; i++) {

@@ -29,7 +29,7 @@ static int fail(struct parser *ps, int code, const char *what)
 
 static int no_memory(struct parser *ps)
 {
-    return err_set(ps->e, ERR_LIMIT, "%s: JSON needs more memory than the limit of %zu bytes", ps->name,
+    return err_set(ps->e, ERR_LIMIT, "%s: JSON needs more memory than there is, or than the limit of %zu bytes", ps->name,
                    ps->a->max_bytes);
 }
 

@@ -120,7 +120,7 @@ static int open_json(struct tokenizer *t, const char *path, struct err *e)
 static bool is_gguf(const char *path)
 {
     char magic[4] = {0};
-    FILE *f = fopen(path, "rb");
+    FILE *f = file_is_regular(path) ? fopen(path, "rb") : NULL;
     bool yes = f && fread(magic, 1, 4, f) == 4 && !memcmp(magic, "GGUF", 4);
     if (f)
         fclose(f);
