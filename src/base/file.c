@@ -168,12 +168,6 @@ bool file_is_dir(const char *path)
     return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-int64_t file_size(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) ? -1 : (int64_t)st.st_size;
-}
-
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 int file_list(struct filelist *l, const char *dir, struct err *e)

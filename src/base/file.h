@@ -25,7 +25,6 @@ MUST_CHECK int file_write(const char *path, const void *p, size_t n, struct err 
 bool file_exists(const char *path); // anything there, be it a link that leads nowhere
 bool file_is_regular(const char *path);
 bool file_is_dir(const char *path);
-int64_t file_size(const char *path); // -1 if absent
 
 /* Names in a folder, sorted, without "." and ".."; freed with file_list_free. */
 struct filelist {

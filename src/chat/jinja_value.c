@@ -81,7 +81,6 @@ const char *jx_cstr(struct jx *x, struct val v)
 
 /* ---- making --------------------------------------------------------------------------------------- */
 
-struct val jv_undef(void) { return (struct val){.t = V_UNDEF, .from = FROM_TPL}; }
 struct val jv_none(void) { return (struct val){.t = V_NONE, .from = FROM_TPL}; }
 struct val jv_bool(bool b) { return (struct val){.t = V_BOOL, .from = FROM_TPL, .u.b = b}; }
 struct val jv_int(int64_t i) { return (struct val){.t = V_INT, .from = FROM_TPL, .u.i = i}; }

@@ -215,7 +215,6 @@ void jx_enter(struct jx *x);                     // one level deeper; leave with
 const char *jx_cstr(struct jx *x, struct val v); // text of a V_STR, NUL-terminated
 
 /* ---- making ---- */
-struct val jv_undef(void);
 struct val jv_undef_hint(struct jx *x, const char *hint);
 struct val jv_undef_name(struct jx *x, struct val obj, struct val name, bool is_security);
 struct val jv_none(void);

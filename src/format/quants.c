@@ -50,12 +50,6 @@ uint16_t f32_to_f16(float f)
     return (uint16_t)(sign | h);
 }
 
-const char *wfmt_name(enum wfmt f)
-{
-    static const char *const name[] = {"F32", "F16", "BF16", "MLX", "Q8_0", "Q4_0", "Q4_1", "other"};
-    return (unsigned)f < sizeof name / sizeof *name ? name[f] : "?";
-}
-
 void weight_layout(struct weight *t)
 {
     size_t in = (size_t)t->ne[t->ndim - 1];

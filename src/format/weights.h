@@ -34,7 +34,6 @@ enum wfmt {
     WF_Q4_1,
     WF_OTHER, // known to the container, not to the kernels (integers, formats without a kernel)
 };
-const char *wfmt_name(enum wfmt f);
 
 /* One logical tensor. Matrices are [out, in] row-major: ne[0] = out, ne[1] = in (HF order, also for GGUF). */
 struct weight {

@@ -138,7 +138,6 @@ const struct gen_stats *gen_stats(const struct gen *q) { return &q->st; }
 uint64_t gen_seed(const struct gen *q) { return q->seed; }
 uint64_t gen_logits_hash(const struct gen *q) { return q->hash; }
 const struct buf *gen_text(const struct gen *q) { return &q->text; }
-const struct depth_ctl *gen_depth(const struct gen *q) { return &q->depth; }
 
 double gen_decode_rate(const struct gen_stats *st)
 {

@@ -92,7 +92,6 @@ uint64_t gen_seed(const struct gen *q);
 uint64_t gen_logits_hash(const struct gen *q);
 const int32_t *gen_output(const struct gen *q, int *n);  // emitted ids, EOS included
 const struct buf *gen_text(const struct gen *q);         // shown text
-const struct depth_ctl *gen_depth(const struct gen *q);
 int gen_context(const struct gen *q, int *max);          // tokens in the sequence, and the most there may be
 void gen_forget(struct gen *q);                          // drop the kept prefix
 

@@ -11,13 +11,7 @@
 #include "base/mem.h"
 #include "eval_file.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SLOW 1
-#endif
-#endif
+#include "slow_build.h"
 
 enum { SLOTS = 8, FEWEST_IDENTICAL = 56 };
 static int passed, failed;

@@ -8,13 +8,7 @@
 #include "eval_file.h"
 #include "measure/law.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SLOW 1
-#endif
-#endif
+#include "slow_build.h"
 
 #ifdef SLOW
 enum { PER_KIND = 1, TOKENS = 10, DRAWS = 500 };

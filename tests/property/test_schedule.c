@@ -5,13 +5,7 @@
 #include "base/file.h"
 #include "measure/schedule.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SLOW 1
-#endif
-#endif
+#include "slow_build.h"
 
 #ifdef SLOW
 static const int is_slow = 1;
