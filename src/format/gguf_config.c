@@ -64,10 +64,11 @@ int gguf_names_init(struct gguf_names *m, const struct gguf *g, struct err *e)
     memcpy(m->arch, s.s, s.n);
     gguf_arch_int(g, m->arch, "block_count", &n);
     gguf_arch_int(g, m->arch, "nextn_predict_layers", &next);
-    m->is_known = !strcmp(m->arch, "llama") || !strcmp(m->arch, "qwen35");
+    bool has_mtp;
+    m->arch_no = gguf_find_arch(m->arch, &has_mtp);
     m->n_layers = next > 0 && next <= n ? n - next : n;
-    if (!strcmp(m->arch, "llama"))
-        m->n_layers = INT64_MAX; // has no MTP blocks
+    if (m->arch_no >= 0 && !has_mtp)
+        m->n_layers = INT64_MAX;
     return 0;
 }
 
@@ -233,6 +234,14 @@ static void put_llama(struct writer *w)
     put_text(w, "foresay_rope_pairs", "adjacent");
 }
 
+static void put_qwen2(struct writer *w)
+{
+    put_text(w, "model_type", "qwen2");
+    copy_int(w, "num_hidden_layers", "block_count");
+    copy_num(w, "rope_theta", "rope.freq_base");
+    put_rope_scaling(w);
+}
+
 static void put_layer_types(struct writer *w, int64_t n_layers)
 {
     const struct gguf_kv *kv = gguf_arch_find(w->g, w->arch, "attention.recurrent_layers");
@@ -351,6 +360,8 @@ int gguf_config(struct package *p, const struct gguf *g, struct err *e)
     buf_chr(&w.b, '{');
     if (!strcmp(m.arch, "llama")) {
         put_llama(&w);
+    } else if (!strcmp(m.arch, "qwen2")) {
+        put_qwen2(&w);
     } else if (!strcmp(m.arch, "qwen35")) {
         put_qwen35(&w, &m);
     } else {

@@ -27,7 +27,7 @@ static const struct pair block_names[] = {
     {"ffn_up.weight", "mlp.up_proj.weight"},           {"ffn_down.weight", "mlp.down_proj.weight"},
 };
 
-static const struct pair llama_names[] = {
+static const struct pair plain_names[] = {
     {"ffn_norm.weight", "post_attention_layernorm.weight"},
 };
 
@@ -53,6 +53,31 @@ static const struct pair nextn_names[] = {
     {"nextn.embed_tokens.weight", "mtp.embed_tokens.weight"},
     {"nextn.shared_head_head.weight", "mtp.lm_head.weight"},
 };
+
+/* Architectures whose names are known, with what they have beyond block_names. */
+static const struct {
+    const char *arch;
+    const struct pair *names;
+    size_t n;
+    bool has_mtp; // blocks behind the trunk's are MTP blocks
+} archs[] = {
+#define NAMES(table) table, sizeof table / sizeof *table
+    {"llama", NAMES(plain_names), false},
+    {"qwen2", NAMES(plain_names), false},
+    {"qwen35", NAMES(qwen35_names), true},
+#undef NAMES
+};
+
+int gguf_find_arch(const char *name, bool *has_mtp)
+{
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        if (!strcmp(name, archs[i].arch)) {
+            *has_mtp = archs[i].has_mtp;
+            return (int)i;
+        }
+    *has_mtp = false;
+    return -1;
+}
 
 #define LOOKUP(table, name) lookup(table, sizeof table / sizeof *table, name)
 static const char *lookup(const struct pair *p, size_t n, const char *name)
@@ -83,7 +108,7 @@ const char *gguf_key(const struct gguf_names *m, const char *name, char out[GGUF
 {
     int64_t block;
     const char *rest, *key;
-    if (!m->is_known)
+    if (m->arch_no < 0)
         return name;
     if (!split_block(name, &block, &rest)) {
         key = LOOKUP(global_names, name);
@@ -94,7 +119,7 @@ const char *gguf_key(const struct gguf_names *m, const char *name, char out[GGUF
         return key;
     key = LOOKUP(block_names, rest);
     if (!key)
-        key = !strcmp(m->arch, "llama") ? LOOKUP(llama_names, rest) : LOOKUP(qwen35_names, rest);
+        key = lookup(archs[m->arch_no].names, archs[m->arch_no].n, rest);
     if (!key)
         return name;
     int n = snprintf(out, GGUF_MAX_KEY, "%slayers.%lld.%s", is_head ? "mtp." : "",

@@ -26,9 +26,10 @@ enum { GGUF_MAX_KEY = 256 };
 struct gguf_names {
     char arch[32];    // general.architecture
     int64_t n_layers; // blocks of the trunk; MTP blocks follow them
-    bool is_known;    // keys are canonical; otherwise they are the file's names
+    int arch_no;      // of gguf_map.c's table: keys are canonical; -1: they are the file's names
 };
 int gguf_names_init(struct gguf_names *m, const struct gguf *g, struct err *e);
+int gguf_find_arch(const char *name, bool *has_mtp); // -1 if its names aren't known
 const char *gguf_key(const struct gguf_names *m, const char *name, char out[GGUF_MAX_KEY]);
 
 /* Integer of "<arch>.<key>"; an array counts as its one distinct nonzero value. */

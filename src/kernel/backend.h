@@ -77,6 +77,8 @@ struct head_out {
     float *best_value; // [n] its logit, with best
 };
 
+enum activation { ACT_SILU, ACT_GELU_TANH };
+
 struct product {
     const struct bweight *w;
     enum buffer dst;
@@ -92,6 +94,8 @@ struct backend_ops {
     int (*rows)(struct backend *, const struct bweight *, const int32_t *ids, struct bweight **, struct err *);
     void (*rows_set)(struct backend *, struct bweight *, int n);
     int (*vec)(struct backend *, const double *, int n, struct bvec **, struct err *);
+    /* From now on products with the matrix add the vector, one value an output. */
+    void (*bias)(struct backend *, struct bweight *, const struct bvec *);
     /* Working memory: called once, after the declared state and widths are known. */
     int (*setup)(struct backend *, const struct state_spec *, int n_specs, const int *widths, int max_rows,
                  int n_pages, int n_slots, int tape_rows, struct err *);
@@ -104,8 +108,9 @@ struct backend_ops {
     void (*mm_add)(struct backend *, const struct step *, enum buffer src, const struct bweight *, enum buffer dst);
     void (*attn)(struct backend *, const struct step *, const struct attn_params *, enum buffer dst);
     void (*gdn)(struct backend *, const struct step *, const struct gdn_params *, enum buffer dst);
+    /* down · (act(gate · n) * (up · n)), n the norm of BUF_X: added to BUF_X, or stored where dst is another buffer. */
     void (*mlp)(struct backend *, const struct step *, const struct bvec *norm, float eps, const struct bweight *gate,
-                const struct bweight *up, const struct bweight *down);
+                const struct bweight *up, const struct bweight *down, enum activation act, enum buffer dst);
     void (*head)(struct backend *, const struct step *, enum buffer src, const int32_t *sel, int n, const struct bweight *,
                  const struct head_out *);
     void (*read)(struct backend *, enum buffer, int row, int n, float *dst); // width floats per row

@@ -7,7 +7,7 @@
 
 #include "base/math64.h"
 
-static const struct arch *const archs[] = {&arch_qwen35, &arch_llama};
+static const struct arch *const archs[] = {&arch_qwen35, &arch_llama, &arch_qwen2};
 
 static const struct arch *find_arch(const char *type)
 {
@@ -117,6 +117,20 @@ struct bweight *model_matrix(struct model *m, struct err *e, int64_t out, int64_
     return w && !m->be->ops->weight(m->be, w, &b, e) ? b : NULL;
 }
 
+int model_bias(struct model *m, struct bweight *w, struct err *e, int64_t n, const char *key, ...)
+{
+    char k[256];
+    va_list ap;
+    va_start(ap, key);
+    vsnprintf(k, sizeof k, key, ap);
+    va_end(ap);
+    const struct bvec *v = model_vector(m, e, n, 0, "%s", k);
+    if (!v)
+        return e->code;
+    m->be->ops->bias(m->be, w, v);
+    return 0;
+}
+
 static struct bvec *vector_of(struct model *m, const double *x, int n, struct err *e)
 {
     struct bvec *v = NULL;
@@ -139,6 +153,38 @@ struct bvec *model_vector(struct model *m, struct err *e, int64_t n, float plus,
     struct bvec *v = vector_of(m, x, (int)n, e);
     free(x);
     return v;
+}
+
+int model_activation(const struct model *m, const char *key, enum activation *act, struct err *e)
+{
+    const char *name;
+    if (cfg_str_or(m->pkg, key, "silu", &name, e))
+        return e->code;
+    bool is_gelu = !strcmp(name, "gelu_pytorch_tanh"), is_silu = !strcmp(name, "silu");
+    *act = is_gelu ? ACT_GELU_TANH : ACT_SILU;
+    return is_gelu || is_silu ? 0 : err_set(e, ERR_UNSUPPORTED, "%s: unsupported %s \"%.40s\"; expected \"silu\" or \"gelu_pytorch_tanh\"",
+                                            m->pkg->config_file, key, name);
+}
+
+int model_window(const struct model *m, int layer, bool slides, int *window, struct err *e)
+{
+    const struct package *p = m->pkg;
+    const struct json *types = cfg_get(p, "layer_types");
+    const char *type = json_str(json_at(types, (size_t)layer), "nothing");
+    int64_t size;
+    *window = 0;
+    if (cfg_int_or(p, "sliding_window", 1, 1 << 30, 0, &size, e))
+        return e->code;
+    if (types) {
+        slides = !strcmp(type, "sliding_attention");
+        if (!slides && strcmp(type, "full_attention"))
+            return err_set(e, ERR_UNSUPPORTED, "%s: unsupported layer_types[%d]: expected full_attention or sliding_attention, found %.40s",
+                           p->config_file, layer, type);
+        if (slides && !size)
+            return err_set(e, ERR_FORMAT, "%s: missing sliding_window: layer_types[%d] is sliding_attention", p->config_file, layer);
+    }
+    *window = slides ? (int)size : 0;
+    return 0;
 }
 
 /* Llama 3's scaling of one frequency (transformers: rope_type "llama3"). */
@@ -219,6 +265,15 @@ int attn_bind(struct model *m, struct attn_layer *l, const char *key, float plus
     return 0;
 }
 
+int attn_bind_biases(struct model *m, struct attn_layer *l, const char *key, bool has_output, struct err *e)
+{
+    int64_t q = (int64_t)l->p.heads * l->p.dim, kv = (int64_t)l->p.kv_heads * l->p.dim;
+    if (model_bias(m, l->q, e, l->p.gated ? 2 * q : q, "%sself_attn.q_proj.bias", key) ||
+        model_bias(m, l->k, e, kv, "%sself_attn.k_proj.bias", key) || model_bias(m, l->v, e, kv, "%sself_attn.v_proj.bias", key))
+        return e->code;
+    return has_output ? model_bias(m, l->o, e, m->hidden, "%sself_attn.o_proj.bias", key) : 0;
+}
+
 void attn_forward(const struct model *m, const struct step *s, const struct attn_layer *l)
 {
     const struct backend_ops *op = m->be->ops;
@@ -238,7 +293,31 @@ int mlp_bind(struct model *m, struct mlp_layer *l, const char *key, int64_t inte
     return 0;
 }
 
+int mlp_bind_biases(struct model *m, struct mlp_layer *l, const char *key, int64_t inter, struct err *e)
+{
+    if (model_bias(m, l->gate, e, inter, "%smlp.gate_proj.bias", key) || model_bias(m, l->up, e, inter, "%smlp.up_proj.bias", key) ||
+        model_bias(m, l->down, e, m->hidden, "%smlp.down_proj.bias", key))
+        return e->code;
+    return 0;
+}
+
 void mlp_forward(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l)
 {
-    m->be->ops->mlp(m->be, s, norm, m->eps, l->gate, l->up, l->down);
+    m->be->ops->mlp(m->be, s, norm, m->eps, l->gate, l->up, l->down, l->act, BUF_X);
+}
+
+struct decoder_layer *decoder_layers(struct model *m)
+{
+    size_t bytes = (size_t)m->n_layers * sizeof(struct decoder_layer);
+    m->layers = arena_alloc(&m->arena, bytes);
+    return memset(m->layers, 0, bytes);
+}
+
+void decoder_forward(const struct model *m, const struct step *s, int layer0, int layer1)
+{
+    const struct decoder_layer *l = m->layers;
+    for (int i = layer0; i < layer1; i++) {
+        attn_forward(m, s, &l[i].attn);
+        mlp_forward(m, s, l[i].attn.norm_post, &l[i].mlp);
+    }
 }

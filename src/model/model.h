@@ -52,11 +52,18 @@ void model_width(struct model *m, enum buffer b, int64_t width); // at least
 /* A matrix of the package, placed on the backend. NULL with *e set if missing, misshaped or unsupported. */
 struct bweight *model_matrix(struct model *m, struct err *e, int64_t out, int64_t in, const char *key, ...)
     __attribute__((format(printf, 5, 6)));
+/* Adds a stored bias of n values to the matrix's products. */
+int model_bias(struct model *m, struct bweight *w, struct err *e, int64_t n, const char *key, ...) __attribute__((format(printf, 5, 6)));
 /* A vector; plus is added to every element in f32 (1 for the raw norms of zero-centred families). */
 struct bvec *model_vector(struct model *m, struct err *e, int64_t n, float plus, const char *key, ...)
     __attribute__((format(printf, 5, 6)));
 /* Angular frequencies of rotary embedding from the configuration: default, linear, llama3. */
 struct bvec *model_rope(struct model *m, int rot_dim, struct err *e);
+/* The activation that a key of the configuration names, silu where it is absent. */
+int model_activation(const struct model *m, const char *key, enum activation *act, struct err *e);
+/* Window of a layer, 0: it sees all tokens. By layer_types; where the configuration has none, slides says whether
+ * sliding_window, if given, holds for this layer. */
+int model_window(const struct model *m, int layer, bool slides, int *window, struct err *e);
 
 /* ---- blocks shared by architectures ---- */
 
@@ -68,14 +75,26 @@ struct attn_layer {
 };
 struct mlp_layer {
     struct bweight *gate, *up, *down;
+    enum activation act;
 };
 /* key: prefix of the layer, as "layers.3." or "mtp.layers.0.". p: heads, dims, scale, rope set by the caller. */
 int attn_bind(struct model *m, struct attn_layer *l, const char *key, float norm_plus, bool qk_norm, int layer, struct err *e);
+/* Biases of the query, key and value products, and of the output product if it has one; after attn_bind. */
+int attn_bind_biases(struct model *m, struct attn_layer *l, const char *key, bool has_output, struct err *e);
 void attn_forward(const struct model *m, const struct step *s, const struct attn_layer *l);
 int mlp_bind(struct model *m, struct mlp_layer *l, const char *key, int64_t inter, struct err *e);
+int mlp_bind_biases(struct model *m, struct mlp_layer *l, const char *key, int64_t inter, struct err *e);
 void mlp_forward(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l);
 
-extern const struct arch arch_qwen35, arch_llama;
+/* The plain pre-norm decoder: layers of one attention block and one MLP. */
+struct decoder_layer {
+    struct attn_layer attn;
+    struct mlp_layer mlp;
+};
+struct decoder_layer *decoder_layers(struct model *m); // n_layers of them, zeroed, as the model's layers
+void decoder_forward(const struct model *m, const struct step *s, int layer0, int layer1);
+
+extern const struct arch arch_qwen35, arch_llama, arch_qwen2;
 
 /* ---- the MTP head of Qwen3.5/3.6/3.8 ---- */
 

@@ -65,9 +65,9 @@ static void w_gdn(struct backend *b, const struct step *s, const struct gdn_para
     look("gdn", s);
 }
 static void w_mlp(struct backend *b, const struct step *s, const struct bvec *norm, float eps, const struct bweight *gate,
-                  const struct bweight *up, const struct bweight *down)
+                  const struct bweight *up, const struct bweight *down, enum activation act, enum buffer dst)
 {
-    real->mlp(b, s, norm, eps, gate, up, down);
+    real->mlp(b, s, norm, eps, gate, up, down, act, dst);
     look("mlp", s);
 }
 static void w_head(struct backend *b, const struct step *s, enum buffer src, const int32_t *sel, int n, const struct bweight *w,

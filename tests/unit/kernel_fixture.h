@@ -242,4 +242,6 @@ static float naive_sigmoid(float x)
     return (x < 0 ? e : 1.0f) / (1.0f + e);
 }
 
+static float naive_gelu(float x) { return x * naive_sigmoid(x * fmaf(x * x, 0.0713548163f, 1.59576912f)); }
+
 #endif

@@ -220,8 +220,12 @@ static void test_rows(void **state)
         ON_EACH(y, n + 3, x, want, k->gated_norm(y, b, z, n, 1e-6f))
         for (int i = 0; i < n; i++)
             want[i] = x[i] * naive_sigmoid(x[i]) * b[i];
-        ON_EACH(y, n + 3, x, want, k->silu_mul(x, b, n, y))
-        ON_EACH(y, n + 3, x, want, k->silu_mul(y, b, n, y))
+        ON_EACH(y, n + 3, x, want, k->act_mul(ACT_SILU, x, b, n, y))
+        ON_EACH(y, n + 3, x, want, k->act_mul(ACT_SILU, y, b, n, y))
+        for (int i = 0; i < n; i++)
+            want[i] = naive_gelu(x[i]) * b[i];
+        ON_EACH(y, n + 3, x, want, k->act_mul(ACT_GELU_TANH, x, b, n, y))
+        ON_EACH(y, n + 3, x, want, k->act_mul(ACT_GELU_TANH, y, b, n, y))
         for (int i = 0; i < n; i++)
             want[i] = x[i] * naive_sigmoid(b[i]);
         ON_EACH(y, n + 3, x, want, k->sigmoid_mul(y, b, n))
@@ -340,6 +344,29 @@ static void test_exp(void **state)
         isa[k]->sigmoid_mul(&x, &gate, 1);
         assert_true(isnan(x));
         assert_true(isnan(kernel_exp(isa[k], NAN)));
+    }
+}
+
+/* The whole range of a gate, against the definition in long double. */
+static void test_gelu(void **state)
+{
+    (void)state;
+    const long double c = sqrtl(2 / acosl(-1));
+    static const float edge[] = {0, -0.0f, 5.5f, -5.5f, -13, 100, -100, 1e19f, -1e19f, 1e30f, -1e30f, INFINITY};
+    for (int i = 0; i < 200000; i++) {
+        float x = i < 12 ? edge[i] : i < 1000 ? uniform(-100, 100) : uniform(-8, 8), one = 1, want = naive_gelu(x);
+        for (int k = 0; k < n_isa; k++) {
+            float y;
+            isa[k]->act_mul(ACT_GELU_TANH, &x, &one, 1, &y);
+            assert_memory_equal(&y, &want, 4);
+        }
+        long double v = x, exact = fabsf(x) > 1e6f ? fmaxf(x, 0) : v / 2 * (1 + tanhl(c * (v + 0.044715L * v * v * v)));
+        assert_true(want == x || fabsl(want - exact) <= 1e-7L * fabsl(v) + 4e-7L * fabsl(exact));
+    }
+    for (int k = 0; k < n_isa; k++) {
+        float x = NAN, one = 1;
+        isa[k]->act_mul(ACT_GELU_TANH, &x, &one, 1, &x);
+        assert_true(isnan(x));
     }
 }
 
@@ -536,8 +563,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quantized), cmocka_unit_test(test_float),   cmocka_unit_test(test_short_group),
         cmocka_unit_test(test_rows),      cmocka_unit_test(test_rotate),  cmocka_unit_test(test_to_f16),
-        cmocka_unit_test(test_conv),      cmocka_unit_test(test_exp),     cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_gdn),
+        cmocka_unit_test(test_conv),      cmocka_unit_test(test_exp),     cmocka_unit_test(test_gelu),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_gdn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,6 +136,12 @@ static int cpu_vec(struct backend *b, const double *x, int n, struct bvec **out,
     return 0;
 }
 
+static void cpu_bias(struct backend *b, struct bweight *w, const struct bvec *v)
+{
+    (void)b;
+    w->bias = v->f;
+}
+
 static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
 
 static void place_state(struct cpu *c, const struct state_spec *specs, int n)
@@ -244,7 +250,7 @@ static void cpu_close(struct backend *b)
 
 /* ---- products --------------------------------------------------------------------------------------------------- */
 
-enum sink { SINK_STORE, SINK_ADD, SINK_SILU, SINK_LOGITS, SINK_BEST };
+enum sink { SINK_STORE, SINK_ADD, SINK_GLU, SINK_LOGITS, SINK_BEST };
 
 /* One product job: output rows of one or several weights in tiles of TILE_OUT. */
 struct mm_job {
@@ -258,7 +264,8 @@ struct mm_job {
     const int32_t *sel;         // rows of the source, NULL: all
     int n;                      // rows
     bool from_norm;             // source rows were normed into BUF_NORM
-    const struct bweight *up;   // SINK_SILU: second factor
+    const struct bweight *up;   // SINK_GLU: second factor
+    enum activation act;        // of the first
     enum sink sink;
     const struct head_out *head;
     unsigned need;              // activation sets to fill
@@ -312,6 +319,9 @@ static void product_tile(const struct mm_job *j, const struct bweight *w, int64_
     } else {
         c->k->fmm(w, source_row(j, r0), c->width[j->from_norm ? BUF_NORM : j->src], o0, o1, n, y - o0, TILE_OUT);
     }
+    for (int r = 0; w->bias && r < n; r++)
+        for (int64_t o = o0; o < o1; o++)
+            y[r * TILE_OUT + o - o0] += w->bias[w->ids ? w->ids[o] : o];
 }
 
 static void sink_tile(const struct mm_job *j, enum buffer dst, int64_t o0, int n_out, int r0, int n, float *y, float *up, int thread)
@@ -326,8 +336,8 @@ static void sink_tile(const struct mm_job *j, enum buffer dst, int64_t o0, int n
         case SINK_ADD:
             c->k->add(buf_row(c, dst, r0 + r) + o0, v, n_out);
             break;
-        case SINK_SILU:
-            c->k->silu_mul(v, up + r * TILE_OUT, n_out, v);
+        case SINK_GLU:
+            c->k->act_mul(j->act, v, up + r * TILE_OUT, n_out, v);
             memcpy(buf_row(c, dst, r0 + r) + o0, v, (size_t)n_out * sizeof *v);
             break;
         case SINK_LOGITS:
@@ -362,7 +372,7 @@ static void product_tiles(void *ud, int first, int last, int thread)
         for (int r0 = 0; r0 < j->n; r0 += ROWS_MAX) {
             int n = j->n - r0 < ROWS_MAX ? j->n - r0 : ROWS_MAX;
             product_tile(j, w, o0, o1, r0, n, y);
-            if (j->sink == SINK_SILU)
+            if (j->sink == SINK_GLU)
                 product_tile(j, j->up, o0, o1, r0, n, up);
             sink_tile(j, j->prod[p].dst, o0, (int)(o1 - o0), r0, n, y, up, thread);
         }
@@ -407,13 +417,13 @@ static void cpu_mm_add(struct backend *b, const struct step *s, enum buffer src,
 }
 
 static void cpu_mlp(struct backend *b, const struct step *s, const struct bvec *norm, float eps, const struct bweight *gate,
-                    const struct bweight *up, const struct bweight *down)
+                    const struct bweight *up, const struct bweight *down, enum activation act, enum buffer dst)
 {
     struct product p = {gate, BUF_GATE};
     struct mm_job j = {.c = (struct cpu *)b, .s = s, .src = BUF_X, .norm = norm, .eps = eps, .prod = &p, .n_prod = 1, .n = s->n_rows,
-                       .from_norm = true, .up = up, .sink = SINK_SILU};
+                       .from_norm = true, .up = up, .act = act, .sink = SINK_GLU};
     run_products(&j);
-    cpu_mm_add(b, s, BUF_GATE, down, BUF_X);
+    dst == BUF_X ? cpu_mm_add(b, s, BUF_GATE, down, dst) : cpu_mm(b, s, BUF_GATE, down, dst);
 }
 
 static void cpu_head(struct backend *b, const struct step *s, enum buffer src, const int32_t *sel, int n, const struct bweight *w,
@@ -533,7 +543,7 @@ static void cpu_rec_read(struct backend *b, int i, int rec, float *dst)
 }
 
 static const struct backend_ops cpu_ops = {
-    .name = "cpu", .close = cpu_close, .weight = cpu_weight, .rows = cpu_rows, .rows_set = cpu_rows_set, .vec = cpu_vec, .setup = cpu_setup,
+    .name = "cpu", .close = cpu_close, .weight = cpu_weight, .rows = cpu_rows, .rows_set = cpu_rows_set, .vec = cpu_vec, .bias = cpu_bias, .setup = cpu_setup,
     .embed = cpu_embed, .norm = cpu_norm, .norm_mm = cpu_norm_mm, .mm = cpu_mm, .mm_add = cpu_mm_add, .attn = cpu_attn,
     .gdn = cpu_gdn, .mlp = cpu_mlp, .head = cpu_head, .read = cpu_read, .write = cpu_write, .page_copy = cpu_page_copy,
     .slot_clear = cpu_slot_clear, .slot_copy = cpu_slot_copy, .page_io = cpu_page_io, .slot_io = cpu_slot_io, .rec_read = cpu_rec_read,

@@ -25,6 +25,7 @@ struct bweight {
     const struct weight *w;
     int64_t out, in;
     const int32_t *ids; // row subset: output i is row ids[i] of w; NULL: all rows
+    const float *bias;  // added to the product, by row of w; NULL: none
     bool quantized;
     struct qfmt q;
 };
@@ -57,7 +58,7 @@ struct cpu_kernels {
     /* The same for float products; x [n, ld_x], n <= ROWS_MAX. Dequantizes if w is quantized (float mode). */
     void (*fmm)(const struct bweight *w, const float *x, int64_t ld_x, int64_t o0, int64_t o1, int n, float *y, int64_t ld_y);
     void (*rms)(const float *x, const float *w, int n, float eps, float *y);
-    void (*silu_mul)(const float *gate, const float *up, int n, float *y);
+    void (*act_mul)(enum activation act, const float *gate, const float *up, int n, float *y);
     void (*sigmoid_mul)(float *x, const float *gate, int n);
     void (*add)(float *x, const float *y, int n);
     void (*scale)(float *x, float s, int n);

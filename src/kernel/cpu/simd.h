@@ -218,6 +218,13 @@ INLINE v16 v16_sigmoid(v16 x)
     return v16_div(v16_lt(x, v16_zero(), e, one), v16_add(one, e));
 }
 
+/* GELU by its tanh approximation: (1 + tanh u) / 2 = sigmoid(2u). */
+INLINE v16 v16_gelu(v16 x)
+{
+    v16 u2 = v16_mul(x, v16_fma(v16_mul(x, x), v16_set1(0.0713548163f), v16_set1(1.59576912f)));
+    return v16_mul(x, v16_sigmoid(u2));
+}
+
 /* Sum of a_i * b_i over n, 16 lanes. */
 INLINE float dot16(const float *a, const float *b, int n)
 {
