@@ -16,7 +16,8 @@ static const char usage[] = "usage: foresay inspect PATH [--json]\n\n"
                             "  foresay inspect ~/models/Qwen3.5-4B-MLX-4bit\n  foresay inspect model.gguf --json\n";
 
 struct memory {
-    size_t kv_per_token, per_sequence; // bytes
+    size_t kv_per_token, per_sequence; // bytes; kv_per_token: of the layers that see all tokens
+    uint64_t kv_windows;               // a sequence, once all windows are full
     uint64_t weights;
 };
 
@@ -25,29 +26,31 @@ static struct memory memory_of(const struct model *m)
     struct memory x = {0};
     for (int i = 0; i < m->n_specs; i++) {
         const struct state_spec *s = &m->specs[i];
-        if (s->kind == STATE_KV)
+        if (s->kind == STATE_KV && !s->window)
             x.kv_per_token += (size_t)s->heads * (size_t)(s->dk + s->dv) * 2;
-        else
+        else if (s->kind == STATE_REC)
             x.per_sequence += (size_t)s->heads * (size_t)s->dk * (size_t)s->dv * 4;
     }
+    x.kv_windows = model_kv_bytes(m, m->max_ctx) - (uint64_t)m->max_ctx * x.kv_per_token;
     for (int i = 0; i < weights_count(m->pkg->weights); i++)
         if (weights_at(m->pkg->weights, i)->used)
             x.weights += weights_at(m->pkg->weights, i)->bytes;
     return x;
 }
 
-static const int windows[] = {4096, 32768, 131072};
+static const int contexts[] = {4096, 32768, 131072};
 
 static void memory_json(const struct model *m, const struct memory *x, struct buf *b)
 {
-    buf_fmt(b, "\"state\":{\"kv_bytes_per_token\":%zu,\"recurrent_bytes_per_sequence\":%zu,\"weights_bytes\":%llu,\"memory_bytes\":{", x->kv_per_token,
-            x->per_sequence, (unsigned long long)x->weights);
+    buf_fmt(b, "\"state\":{\"kv_bytes_per_token\":%zu,\"window_kv_bytes_per_sequence\":%llu,\"recurrent_bytes_per_sequence\":%zu,\"weights_bytes\":%llu,"
+               "\"memory_bytes\":{",
+            x->kv_per_token, (unsigned long long)x->kv_windows, x->per_sequence, (unsigned long long)x->weights);
     for (int i = 0; i < 4; i++) {
-        int n = i < 3 ? windows[i] : m->max_ctx;
+        int n = i < 3 ? contexts[i] : m->max_ctx;
         if (i < 3 && n > m->max_ctx)
             continue;
         buf_fmt(b, "%s\"%s\":%llu", b->p[b->n - 1] == '{' ? "" : ",", i == 0 ? "4K" : i == 1 ? "32K" : i == 2 ? "128K" : "max",
-                (unsigned long long)(x->weights + x->per_sequence + (uint64_t)n * x->kv_per_token));
+                (unsigned long long)(x->weights + x->per_sequence + model_kv_bytes(m, n)));
     }
     buf_fmt(b, "}},\"max_context\":%d", m->max_ctx);
 }
@@ -127,16 +130,18 @@ static void print_text(const struct package *p, const struct instance *in, const
         printf("\n");
         if (in->head.why[0])
             printf("                 %s%s\n", in->head.suspicious ? "warning: " : "", in->head.why);
-        printf("  state          %s a token of KV, %s a sequence of recurrent state\n", human((double)x.kv_per_token, a, sizeof a),
-               human((double)x.per_sequence, c, sizeof c));
+        printf("  state          %s a token of KV", human((double)x.kv_per_token, a, sizeof a));
+        if (x.kv_windows)
+            printf(", %s a sequence of KV within windows", human((double)x.kv_windows, a, sizeof a));
+        printf(", %s a sequence of recurrent state\n", human((double)x.per_sequence, c, sizeof c));
         for (int i = 0; i < 4; i++) {
-            int n = i < 3 ? windows[i] : in->m->max_ctx;
+            int n = i < 3 ? contexts[i] : in->m->max_ctx;
             if (i < 3 && n > in->m->max_ctx)
                 continue;
-            uint64_t total = x.weights + x.per_sequence + (uint64_t)n * x.kv_per_token;
+            uint64_t kv = model_kv_bytes(in->m, n), total = x.weights + x.per_sequence + kv;
             printf("  memory %-7d %s = weights %s", n, human((double)total, a, sizeof a), human((double)x.weights, c, sizeof c));
             printf(" + state %s", human((double)x.per_sequence, c, sizeof c));
-            printf(" + %d x KV%s\n", n, os_mem_total() && total > os_mem_total() ? "  (more than this machine has)" : "");
+            printf(" + KV %s%s\n", human((double)kv, c, sizeof c), os_mem_total() && total > os_mem_total() ? "  (more than this machine has)" : "");
         }
         for (int i = 0, n = 0; i < weights_count(p->weights); i++) {
             const struct weight *w = weights_at(p->weights, i);

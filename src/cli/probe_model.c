@@ -113,7 +113,7 @@ static int run_product(const char *path, const char *tensor, const char *x_path,
     if (!rc) {
         widths[BUF_NORM] = (int)w->ne[1];
         widths[BUF_X] = (int)w->ne[0];
-        rc = be->ops->setup(be, NULL, 0, widths, block, 1, 1, 1, e);
+        rc = be->ops->setup(be, NULL, 0, widths, block, (int[PAGE_CLASSES]){0}, 1, 1, e);
     }
     if (!rc && !(y = malloc((size_t)rows * (size_t)w->ne[0] * 4)))
         rc = err_set(e, ERR_NOMEM, "no memory for %d rows", rows);
@@ -192,9 +192,9 @@ int probe_state(int argc, char **argv)
         buf_str(&b, i ? ", " : "");
         if (s->kind == STATE_KV) {
             size_t bytes = (size_t)s->heads * (size_t)(s->dk + s->dv) * 2;
-            per_token += bytes;
-            buf_fmt(&b, "{\"kind\": \"kv\", \"layer\": %d, \"heads\": %d, \"dk\": %d, \"dv\": %d, \"type\": \"f16\", \"bytes_per_token\": %zu}", s->layer,
-                    s->heads, s->dk, s->dv, bytes);
+            per_token += s->window ? 0 : bytes;
+            buf_fmt(&b, "{\"kind\": \"kv\", \"layer\": %d, \"heads\": %d, \"dk\": %d, \"dv\": %d, \"window\": %d, \"type\": \"f16\", \"bytes_per_token\": %zu}",
+                    s->layer, s->heads, s->dk, s->dv, s->window, bytes);
         } else {
             size_t bytes = (size_t)s->heads * (size_t)s->dk * (size_t)s->dv * 4;
             per_seq += bytes;

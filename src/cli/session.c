@@ -117,21 +117,28 @@ static int read_request(struct session *s, const struct session_options *o, stru
     return 0;
 }
 
+/* Most tokens of the model's window whose keys and values fit into so many bytes. */
+static int tokens_within(const struct model *m, uint64_t bytes)
+{
+    int fits = 1, too_many = m->max_ctx + 1;
+    while (too_many - fits > 1) {
+        int n = fits + (too_many - fits) / 2;
+        if (model_kv_bytes(m, n) > bytes)
+            too_many = n;
+        else
+            fits = n;
+    }
+    return fits;
+}
+
 /* Context to reserve: what was asked for, else the model's window within half of the memory that is left. */
 static int context_of(const struct session *s, int asked)
 {
-    int64_t ctx = asked > 0 ? asked : s->in.m->max_ctx;
-    size_t per_token = 0;
-    for (int i = 0; i < s->in.m->n_specs; i++)
-        if (s->in.m->specs[i].kind == STATE_KV)
-            per_token += (size_t)s->in.m->specs[i].heads * (size_t)(s->in.m->specs[i].dk + s->in.m->specs[i].dv) * 2;
     uint64_t room = os_mem_available() ? os_mem_available() / 2 : (uint64_t)4 << 30;
-    if (asked <= 0 && per_token && (uint64_t)ctx * per_token > room)
-        ctx = (int64_t)(room / per_token);
     if (asked > s->in.m->max_ctx)
         fprintf(stderr, "foresay: warning: --ctx %d is more than the model's window of %d tokens: answers beyond it may degrade\n", asked,
                 s->in.m->max_ctx);
-    return (int)ctx;
+    return asked > 0 ? asked : tokens_within(s->in.m, room);
 }
 
 int session_open(struct session *s, const struct session_options *o, int n_seqs, struct err *e)

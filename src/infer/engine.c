@@ -5,12 +5,17 @@
 
 #include "base/mem.h"
 
+/* Pages of one class in a sequence: page[p] holds tokens p * PAGE_TOKENS and on, for p in [first, end). */
+struct table {
+    int32_t *page; // [max_pages], -1 outside
+    int first, end;
+};
+
 /* Rows 1..mtp_len-1 of the head's KV belong to tokens 1..mtp_len-1; row 0 doesn't exist. */
 struct seq {
     bool used;
     int slot;
-    int32_t *pages; // [max_pages]
-    int n_pages;
+    struct table table[PAGE_CLASSES];
     int len, state_pos; // tokens committed; tokens folded into the recurrent state
     int step_n, step_final; // its rows in the last step, not yet committed
     int mtp_len;
@@ -24,13 +29,21 @@ struct subset {
     int n;
 };
 
+/* All pages of one class. */
+struct pool {
+    int window; // 0: its pieces keep all tokens
+    int n_pages, n_free, least_free;
+    int32_t *free_pages;
+    int *refs; // [n_pages]
+};
+
 struct engine {
     struct model *m;
     const struct mtp_head *head; // NULL: none
-    int max_rows, max_pages, n_pages, n_seqs, n_free;
+    int max_rows, max_pages, n_seqs; // max_pages: of a sequence
+    struct pool pool[PAGE_CLASSES];
+    int n_pools;
     struct seq *seqs;
-    int32_t *free_pages;
-    int *refs; // [n_pages]
     /* one step */
     int32_t *token, *pos, *run_of, *sel, *from; // [max_rows]; from: the caller's row index of a step row
     struct run *runs;
@@ -43,6 +56,38 @@ struct engine {
 
 enum { LOGIT_ROWS = 64, VOCAB_WHOLE = 65536 }; // a vocabulary up to this size is drafted from whole
 
+/* Pages that a class needs. What keeps all tokens has n_ctx of them, and every sequence may hold one partly filled
+ * page. A windowed class can't need more than window - 1 tokens, a step's rows and two torn pages a sequence. */
+static int pool_pages(const struct engine *g, int window)
+{
+    int whole = g->max_pages + g->n_seqs;
+    int64_t most = (int64_t)g->n_seqs * ((window + PAGE_TOKENS - 3) / PAGE_TOKENS + 2) + g->max_rows / PAGE_TOKENS;
+    return window && most < whole ? (int)most : whole;
+}
+
+static int open_pools(struct engine *g, struct err *e)
+{
+    const struct model *m = g->m;
+    int n_pages[PAGE_CLASSES] = {0};
+    for (int i = 0; i < m->n_specs; i++)
+        if (m->specs[i].page_class >= PAGE_CLASSES)
+            return err_set(e, ERR_UNSUPPORTED, "%s: unsupported: layers with more than %d different windows", m->pkg->path, PAGE_CLASSES);
+    g->n_pools = m->n_windows;
+    for (int c = 0; c < g->n_pools; c++) {
+        struct pool *p = &g->pool[c];
+        *p = (struct pool){.window = m->windows[c], .n_pages = pool_pages(g, m->windows[c])};
+        n_pages[c] = p->n_pages;
+        p->refs = xcalloc((size_t)p->n_pages, sizeof *p->refs);
+        p->free_pages = xcalloc((size_t)p->n_pages, sizeof *p->free_pages);
+        while (p->n_free < p->n_pages) {
+            p->free_pages[p->n_free] = p->n_pages - 1 - p->n_free;
+            p->n_free++;
+        }
+        p->least_free = p->n_free;
+    }
+    return m->be->ops->setup(m->be, m->specs, m->n_specs, m->widths, g->max_rows, n_pages, g->n_seqs, PROVISIONAL_MAX, e);
+}
+
 int engine_open(struct engine **out, struct model *m, const struct mtp_head *head, const struct engine_options *o, struct err *e)
 {
     struct engine *g = xcalloc(1, sizeof *g);
@@ -54,24 +99,22 @@ int engine_open(struct engine **out, struct model *m, const struct mtp_head *hea
     if (g->max_rows < 2 * PROVISIONAL_MAX)
         g->max_rows = 2 * PROVISIONAL_MAX;
     g->max_pages = (n_ctx + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    g->n_pages = g->max_pages + g->n_seqs; // every sequence may hold one partly filled page
     g->ld = (m->hidden + 15) & ~15;
     g->logit_rows = g->max_rows < LOGIT_ROWS ? g->max_rows : LOGIT_ROWS;
-    int rc = m->be->ops->setup(m->be, m->specs, m->n_specs, m->widths, g->max_rows, g->n_pages, g->n_seqs, PROVISIONAL_MAX, e);
+    g->seqs = xcalloc((size_t)g->n_seqs, sizeof *g->seqs);
+    int rc = open_pools(g, e);
     if (rc) {
-        free(g);
+        engine_close(g);
         return rc;
     }
     size_t rows = (size_t)g->max_rows;
-    g->seqs = xcalloc((size_t)g->n_seqs, sizeof *g->seqs);
     for (int i = 0; i < g->n_seqs; i++) {
         g->seqs[i].slot = i;
-        g->seqs[i].pages = xcalloc((size_t)g->max_pages, sizeof *g->seqs[i].pages);
+        for (int c = 0; c < g->n_pools; c++) {
+            int32_t *page = g->seqs[i].table[c].page = xmalloc((size_t)g->max_pages * sizeof *page);
+            memset(page, 0xff, (size_t)g->max_pages * sizeof *page);
+        }
     }
-    g->refs = xcalloc((size_t)g->n_pages, sizeof *g->refs);
-    g->free_pages = xcalloc((size_t)g->n_pages, sizeof *g->free_pages);
-    for (int i = 0; i < g->n_pages; i++)
-        g->free_pages[g->n_free++] = g->n_pages - 1 - i;
     g->token = xcalloc(rows, sizeof *g->token);
     g->pos = xcalloc(rows, sizeof *g->pos);
     g->run_of = xcalloc(rows, sizeof *g->run_of);
@@ -99,8 +142,12 @@ void engine_close(struct engine *g)
 {
     if (!g)
         return;
-    for (int i = 0; i < g->n_seqs; i++)
-        free(g->seqs[i].pages);
+    for (int c = 0; c < g->n_pools; c++) {
+        for (int i = 0; i < g->n_seqs; i++)
+            free(g->seqs[i].table[c].page);
+        free(g->pool[c].refs);
+        free(g->pool[c].free_pages);
+    }
     while (g->subsets) {
         struct subset *s = g->subsets;
         g->subsets = s->next;
@@ -112,8 +159,6 @@ void engine_close(struct engine *g)
     mem_big_free(g->pair_hidden, (size_t)g->n_seqs * (size_t)g->ld * 4);
     mem_big_free(g->logits, (size_t)g->logit_rows * (size_t)g->m->n_vocab * 4);
     free(g->seqs);
-    free(g->refs);
-    free(g->free_pages);
     free(g->token);
     free(g->pos);
     free(g->run_of);
@@ -130,28 +175,67 @@ bool engine_has_mtp(const struct engine *g) { return g->head != NULL; }
 int engine_max_rows(const struct engine *g) { return g->max_rows; }
 int engine_max_tokens(const struct engine *g) { return g->max_pages * PAGE_TOKENS; }
 int engine_hidden_ld(const struct engine *g) { return g->ld; }
-int engine_pages_free(const struct engine *g) { return g->n_free; }
+int engine_pages_free(const struct engine *g) { return g->n_pools ? g->pool[0].n_free : 0; }
 int seq_len(const struct engine *g, int seq) { return g->seqs[seq].len; }
 int seq_mtp_len(const struct engine *g, int seq) { return g->seqs[seq].mtp_len; }
 
 size_t engine_bytes(const struct engine *g)
 {
-    return (size_t)g->n_pages * g->m->be->page_bytes + (size_t)g->n_seqs * g->m->be->slot_bytes;
+    size_t bytes = (size_t)g->n_seqs * g->m->be->slot_bytes;
+    for (int c = 0; c < g->n_pools; c++)
+        bytes += (size_t)g->pool[c].n_pages * g->m->be->page_bytes[c];
+    return bytes;
+}
+
+bool engine_pool(const struct engine *g, int i, struct pool_use *u)
+{
+    if (i < 0 || i >= g->n_pools)
+        return false;
+    const struct pool *p = &g->pool[i];
+    *u = (struct pool_use){p->window, p->n_pages, p->n_free, p->n_pages - p->least_free, g->m->be->page_bytes[i]};
+    return true;
 }
 
 /* ---- sequences and pages ------------------------------------------------------------------------------------------ */
 
-static void page_put(struct engine *g, int page)
+static void page_put(struct pool *p, int page)
 {
-    if (--g->refs[page] == 0)
-        g->free_pages[g->n_free++] = page;
+    if (--p->refs[page] == 0)
+        p->free_pages[p->n_free++] = page;
 }
 
-static int page_get(struct engine *g)
+static int page_get(struct pool *p)
 {
-    int page = g->free_pages[--g->n_free];
-    g->refs[page] = 1;
+    int page = p->free_pages[--p->n_free];
+    p->refs[page] = 1;
+    p->least_free = p->n_free < p->least_free ? p->n_free : p->least_free;
     return page;
+}
+
+static int pages_of(int tokens) { return (tokens + PAGE_TOKENS - 1) / PAGE_TOKENS; }
+
+/* First page that rows from token len on still look at. */
+static int first_page(const struct pool *p, int len)
+{
+    return p->window && len >= p->window ? (len - p->window + 1) / PAGE_TOKENS : 0;
+}
+
+/* Gives up the pages below number end; returns how many become free (dry) or would. */
+static int drop_pages(struct pool *p, struct table *t, int end, bool dry)
+{
+    int n = 0;
+    for (int i = t->first; i < end && i < t->end; i++) {
+        n += p->refs[t->page[i]] == 1;
+        if (dry)
+            continue;
+        page_put(p, t->page[i]);
+        t->page[i] = -1;
+    }
+    if (!dry && end > t->first)
+        t->first = end;
+    if (!dry && t->end < t->first)
+        t->end = t->first;
+    return n;
 }
 
 int seq_new(struct engine *g)
@@ -168,9 +252,11 @@ int seq_new(struct engine *g)
 void seq_reset(struct engine *g, int seq)
 {
     struct seq *s = &g->seqs[seq];
-    for (int i = 0; i < s->n_pages; i++)
-        page_put(g, s->pages[i]);
-    s->n_pages = s->len = s->state_pos = s->step_n = s->step_final = 0;
+    for (int c = 0; c < g->n_pools; c++) {
+        drop_pages(&g->pool[c], &s->table[c], s->table[c].end, false);
+        s->table[c].first = s->table[c].end = 0;
+    }
+    s->len = s->state_pos = s->step_n = s->step_final = 0;
     s->mtp_len = 1;
     g->m->be->ops->slot_clear(g->m->be, s->slot);
 }
@@ -197,10 +283,14 @@ int seq_fork(struct engine *g, int seq)
         return -1;
     struct seq *s = &g->seqs[seq], *d = &g->seqs[copy];
     settle(g, s);
-    d->n_pages = (s->len + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    for (int i = 0; i < d->n_pages; i++) {
-        d->pages[i] = s->pages[i];
-        g->refs[d->pages[i]]++;
+    for (int c = 0; c < g->n_pools; c++) {
+        struct table *from = &s->table[c], *to = &d->table[c];
+        to->first = from->first;
+        to->end = pages_of(s->len);
+        for (int i = to->first; i < to->end; i++) {
+            to->page[i] = from->page[i];
+            g->pool[c].refs[to->page[i]]++;
+        }
     }
     d->len = s->len;
     d->state_pos = s->state_pos;
@@ -211,26 +301,28 @@ int seq_fork(struct engine *g, int seq)
     return copy;
 }
 
-/* Pages for tokens [first, end) that only this sequence sees. Returns how many free pages that takes
+/* Pages of a class for tokens [first, end) that only this sequence sees. Returns how many free pages that takes
  * (dry) or takes them. */
-static int own_pages(struct engine *g, struct seq *s, int first, int end, bool dry)
+static int own_pages(struct engine *g, int c, struct seq *s, int first, int end, bool dry)
 {
+    struct pool *pool = &g->pool[c];
+    struct table *t = &s->table[c];
     int need = 0;
-    for (int p = first / PAGE_TOKENS; p < (end + PAGE_TOKENS - 1) / PAGE_TOKENS; p++) {
-        bool is_new = p >= s->n_pages;
-        if (!is_new && g->refs[s->pages[p]] == 1)
+    for (int p = first / PAGE_TOKENS; p < pages_of(end); p++) {
+        bool is_new = p >= t->end;
+        if (!is_new && pool->refs[t->page[p]] == 1)
             continue;
         need++;
         if (dry)
             continue;
-        int page = page_get(g);
+        int page = page_get(pool);
         if (!is_new) {
-            g->m->be->ops->page_copy(g->m->be, page, s->pages[p]);
-            page_put(g, s->pages[p]);
+            g->m->be->ops->page_copy(g->m->be, c, page, t->page[p]);
+            page_put(pool, t->page[p]);
         } else {
-            s->n_pages = p + 1;
+            t->end = p + 1;
         }
-        s->pages[p] = page;
+        t->page[p] = page;
     }
     return need;
 }
@@ -244,9 +336,20 @@ void seq_commit(struct engine *g, int seq, int n)
         n = s->step_n;
     s->len += n;
     s->step_n = s->step_final = 0;
+    for (int c = 0; c < g->n_pools; c++) // what lies before the window is never read again
+        drop_pages(&g->pool[c], &s->table[c], first_page(&g->pool[c], s->len), false);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------------ */
+
+/* A run of the sequence's rows, as yet without any. */
+static struct run new_run(const struct engine *g, const struct seq *s, int row0, int pos0)
+{
+    struct run r = {.slot = s->slot, .row0 = row0, .pos0 = pos0, .state_pos = s->state_pos};
+    for (int c = 0; c < g->n_pools; c++)
+        r.pages[c] = s->table[c].page;
+    return r;
+}
 
 /* Groups the rows by sequence, in order of first appearance, and checks them. Fills token, pos, runs, from.
  * Changes no sequence: a step that is refused has not happened. */
@@ -263,7 +366,7 @@ static int lay_out(struct engine *g, const struct row *rows, int n, struct step 
             return err_set(e, ERR_ARG, "row %d: token id %d is outside the vocabulary of %d", i, (int)rows[i].tok, g->m->n_vocab);
         g->seq_rows[rows[i].seq]++;
     }
-    int pages = 0;
+    int pages[PAGE_CLASSES] = {0};
     for (int i = 0; i < n; i++) {
         int id = rows[i].seq;
         if (!g->seq_rows[id])
@@ -271,7 +374,7 @@ static int lay_out(struct engine *g, const struct row *rows, int n, struct step 
         struct seq *s = &g->seqs[id];
         int len = s->len + s->step_final; // as settle will leave it
         struct run *r = &g->runs[n_runs++];
-        *r = (struct run){.slot = s->slot, .row0 = at, .pos0 = len, .state_pos = s->state_pos, .pages = s->pages};
+        *r = new_run(g, s, at, len);
         for (int k = i; k < n; k++) {
             if (rows[k].seq != id)
                 continue;
@@ -290,11 +393,13 @@ static int lay_out(struct engine *g, const struct row *rows, int n, struct step 
             return err_set(e, ERR_ARG, "sequence %d: more than %d provisional rows", id, PROVISIONAL_MAX);
         if (len + r->n > g->max_pages * PAGE_TOKENS)
             return err_set(e, ERR_LIMIT, "sequence %d would pass the context limit of %d tokens", id, g->max_pages * PAGE_TOKENS);
-        pages += own_pages(g, s, len, len + r->n, true);
+        for (int c = 0; c < g->n_pools; c++)
+            pages[c] += own_pages(g, c, s, len, len + r->n, true) - drop_pages(&g->pool[c], &s->table[c], first_page(&g->pool[c], len), true);
         g->seq_rows[id] = 0;
     }
-    if (pages > g->n_free)
-        return err_set(e, ERR_NOMEM, "the step needs %d more pages of KV memory, %d are free", pages, g->n_free);
+    for (int c = 0; c < g->n_pools; c++)
+        if (pages[c] > g->pool[c].n_free)
+            return err_set(e, ERR_NOMEM, "the step needs %d more pages of KV memory, %d are free", pages[c], g->pool[c].n_free);
     *step = (struct step){.n_rows = n, .n_runs = n_runs, .token = g->token, .pos = g->pos, .run_of = g->run_of, .runs = g->runs};
     return 0;
 }
@@ -312,7 +417,8 @@ int engine_step(struct engine *g, const struct row *rows, int n, struct out *out
     for (int r = 0; r < step.n_runs; r++) {
         struct seq *s = &g->seqs[rows[g->from[g->runs[r].row0]].seq];
         settle(g, s);
-        own_pages(g, s, g->runs[r].pos0, g->runs[r].pos0 + g->runs[r].n, false);
+        for (int c = 0; c < g->n_pools; c++)
+            own_pages(g, c, s, g->runs[r].pos0, g->runs[r].pos0 + g->runs[r].n, false);
     }
     model_forward(g->m, &step);
     for (int r = 0; r < step.n_runs; r++) {
@@ -344,7 +450,7 @@ int mtp_step(struct engine *g, const struct mtp_row *rows, int n, const struct s
              struct err *e)
 {
     struct backend *be = g->m->be;
-    int n_runs = 0, n_sel = 0, pages = 0;
+    int n_runs = 0, n_sel = 0, pages = 0, c = 0;
     if (!g->head || n < 1 || n > g->max_rows)
         return err_set(e, ERR_ARG, "a draft step of %d rows without a usable head or beyond %d rows", n, g->max_rows);
     memset(g->seq_rows, 0, (size_t)g->n_seqs * sizeof *g->seq_rows);
@@ -358,7 +464,7 @@ int mtp_step(struct engine *g, const struct mtp_row *rows, int n, const struct s
             return err_set(e, ERR_ARG, "draft row %d: rows of one sequence must be adjacent, only the first may continue the last step", i);
         struct seq *s = &g->seqs[rows[i].seq];
         if (starts)
-            g->runs[n_runs++] = (struct run){.slot = s->slot, .row0 = i, .pos0 = s->mtp_len, .pages = s->pages};
+            g->runs[n_runs++] = new_run(g, s, i, s->mtp_len);
         struct run *r = &g->runs[n_runs - 1];
         g->token[i] = rows[i].tok;
         g->pos[i] = r->pos0 + r->n;
@@ -371,15 +477,17 @@ int mtp_step(struct engine *g, const struct mtp_row *rows, int n, const struct s
         return err_set(e, ERR_ARG, "the draft vocabulary is empty");
     if (n_sel > g->logit_rows)
         return err_set(e, ERR_ARG, "a draft step gives logits for at most %d rows, not %d", g->logit_rows, n_sel);
+    while (g->pool[c].window) // the head's pieces keep all tokens
+        c++;
     for (int r = 0; r < n_runs; r++) {
         struct seq *s = &g->seqs[rows[g->runs[r].row0].seq];
         int end = g->runs[r].pos0 + g->runs[r].n;
-        pages += own_pages(g, s, g->runs[r].pos0, end, true);
-        if (end > g->max_pages * PAGE_TOKENS || pages > g->n_free)
+        pages += own_pages(g, c, s, g->runs[r].pos0, end, true);
+        if (end > g->max_pages * PAGE_TOKENS || pages > g->pool[c].n_free)
             return err_set(e, ERR_NOMEM, "no KV memory for the draft");
     }
     for (int r = 0; r < n_runs; r++)
-        own_pages(g, &g->seqs[rows[g->runs[r].row0].seq], g->runs[r].pos0, g->runs[r].pos0 + g->runs[r].n, false);
+        own_pages(g, c, &g->seqs[rows[g->runs[r].row0].seq], g->runs[r].pos0, g->runs[r].pos0 + g->runs[r].n, false);
     for (int i = 0; i < n; i++)
         be->ops->write(be, BUF_HIDDEN, i, 1, rows[i].hidden ? rows[i].hidden : g->pair_hidden + (size_t)rows[i].seq * (size_t)g->ld);
     struct step step = {.n_rows = n, .n_runs = n_runs, .token = g->token, .pos = g->pos, .run_of = g->run_of, .runs = g->runs};
@@ -443,49 +551,84 @@ const int32_t *subset_ids(const struct subset *s) { return s->ids; }
 
 struct saved {
     char magic[8];
-    int32_t len, state_pos, mtp_len, n_pages;
-    uint64_t page_bytes, slot_bytes;
+    int32_t len, state_pos, mtp_len, n_pages; // n_pages: of all classes
+    int32_t window[PAGE_CLASSES];
+    uint64_t page_bytes[PAGE_CLASSES], slot_bytes;
 };
+
+/* Header of a sequence of len tokens, and the bytes that follow it: the slot, then the pages class by class. */
+static struct saved saved_header(const struct engine *g, int len, int state_pos, int mtp_len, size_t *bytes)
+{
+    const struct backend *be = g->m->be;
+    struct saved h = {.magic = "FSSEQ02", .len = len, .state_pos = state_pos, .mtp_len = mtp_len, .slot_bytes = be->slot_bytes};
+    *bytes = be->slot_bytes;
+    for (int c = 0; c < g->n_pools; c++) {
+        int n = pages_of(len) - first_page(&g->pool[c], len);
+        h.n_pages += n;
+        h.window[c] = g->pool[c].window;
+        h.page_bytes[c] = be->page_bytes[c];
+        *bytes += (size_t)n * be->page_bytes[c];
+    }
+    return h;
+}
+
+static void pages_io(struct engine *g, struct seq *s, char *p, bool save)
+{
+    struct backend *be = g->m->be;
+    be->ops->slot_io(be, s->slot, p, save);
+    p += be->slot_bytes;
+    for (int c = 0; c < g->n_pools; c++)
+        for (int i = s->table[c].first; i < pages_of(s->len); i++, p += be->page_bytes[c])
+            be->ops->page_io(be, c, s->table[c].page[i], p, save);
+}
 
 int seq_save(struct engine *g, int seq, void **out, size_t *n, struct err *e)
 {
     struct seq *s = &g->seqs[seq];
-    struct backend *be = g->m->be;
+    size_t bytes;
     settle(g, s);
-    struct saved h = {"FSSEQ01", s->len, s->state_pos, s->mtp_len < s->len ? s->mtp_len : s->len, (s->len + PAGE_TOKENS - 1) / PAGE_TOKENS,
-                      be->page_bytes, be->slot_bytes};
-    size_t total = sizeof h + be->slot_bytes + (size_t)h.n_pages * be->page_bytes;
-    char *p = malloc(total);
+    struct saved h = saved_header(g, s->len, s->state_pos, s->mtp_len < s->len ? s->mtp_len : s->len, &bytes);
+    char *p = malloc(sizeof h + bytes);
     if (!p)
-        return err_set(e, ERR_NOMEM, "no memory to save a sequence of %zu bytes", total);
+        return err_set(e, ERR_NOMEM, "no memory to save a sequence of %zu bytes", sizeof h + bytes);
     memcpy(p, &h, sizeof h);
-    be->ops->slot_io(be, s->slot, p + sizeof h, true);
-    for (int i = 0; i < h.n_pages; i++)
-        be->ops->page_io(be, s->pages[i], p + sizeof h + be->slot_bytes + (size_t)i * be->page_bytes, true);
+    pages_io(g, s, p + sizeof h, true);
     *out = p;
-    *n = total;
+    *n = sizeof h + bytes;
     return 0;
 }
 
 int seq_load(struct engine *g, int seq, const void *p, size_t n, struct err *e)
 {
     struct seq *s = &g->seqs[seq];
-    struct backend *be = g->m->be;
-    struct saved h;
-    if (n < sizeof h || (memcpy(&h, p, sizeof h), memcmp(h.magic, "FSSEQ01", 8)) || h.page_bytes != be->page_bytes ||
-        h.slot_bytes != be->slot_bytes || h.len < 0 || h.len > INT32_MAX - PAGE_TOKENS || h.n_pages != (h.len + PAGE_TOKENS - 1) / PAGE_TOKENS || h.state_pos > h.len ||
-        h.state_pos < 0 || h.len - h.state_pos > PROVISIONAL_MAX || h.mtp_len > (h.len > 1 ? h.len : 1) ||
-        n != sizeof h + be->slot_bytes + (size_t)h.n_pages * be->page_bytes)
+    struct saved h, want;
+    size_t bytes;
+    bool fits = n >= sizeof h;
+    if (fits) {
+        memcpy(&h, p, sizeof h);
+        fits = h.len >= 0 && h.len <= INT32_MAX - PAGE_TOKENS && h.state_pos >= 0 && h.state_pos <= h.len &&
+               h.len - h.state_pos <= PROVISIONAL_MAX && h.mtp_len <= (h.len > 1 ? h.len : 1);
+    }
+    if (fits) {
+        want = saved_header(g, h.len, h.state_pos, h.mtp_len, &bytes);
+        fits = !memcmp(&h, &want, sizeof h) && n == sizeof h + bytes;
+    }
+    if (!fits)
         return err_set(e, ERR_FORMAT, "saved sequence does not fit this model");
     seq_reset(g, seq);
-    if (h.n_pages > g->n_free || h.n_pages > g->max_pages)
+    bool has_room = pages_of(h.len) <= g->max_pages;
+    for (int c = 0; c < g->n_pools; c++)
+        has_room = has_room && pages_of(h.len) - first_page(&g->pool[c], h.len) <= g->pool[c].n_free;
+    if (!has_room)
         return err_set(e, ERR_NOMEM, "no KV memory for a saved sequence of %d tokens", h.len);
-    be->ops->slot_io(be, s->slot, (char *)(uintptr_t)p + sizeof h, false);
-    own_pages(g, s, 0, h.len, false);
-    for (int i = 0; i < h.n_pages; i++)
-        be->ops->page_io(be, s->pages[i], (char *)(uintptr_t)p + sizeof h + be->slot_bytes + (size_t)i * be->page_bytes, false);
+    for (int c = 0; c < g->n_pools; c++) {
+        int first = first_page(&g->pool[c], h.len);
+        s->table[c].first = s->table[c].end = first;
+        own_pages(g, c, s, first * PAGE_TOKENS, h.len, false);
+    }
     s->len = h.len;
     s->state_pos = h.state_pos;
     s->mtp_len = h.mtp_len < 1 ? 1 : h.mtp_len;
+    pages_io(g, s, (char *)(uintptr_t)p + sizeof h, false);
     return 0;
 }

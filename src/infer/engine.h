@@ -31,7 +31,15 @@ int engine_max_rows(const struct engine *g);
 int engine_max_tokens(const struct engine *g); // most tokens of one sequence
 int engine_hidden_ld(const struct engine *g); // floats of a hidden row
 size_t engine_bytes(const struct engine *g);  // reserved for KV pages and recurrent states
-int engine_pages_free(const struct engine *g);
+/* KV memory comes in pools of pages, one for each window of the model's layers (0: they keep all tokens). What lies
+ * before the window goes back to its pool when a step is committed, so such a pool is bounded by the window, the
+ * sequences and the rows of a step, not by the context. */
+struct pool_use {
+    int window, n_pages, n_free, n_peak; // n_peak: most that were in use at once
+    size_t page_bytes;
+};
+bool engine_pool(const struct engine *g, int i, struct pool_use *u); // false: there is no pool i
+int engine_pages_free(const struct engine *g);                       // of the first pool
 
 /* Sequences are small integers. -1: none left. */
 int seq_new(struct engine *g);

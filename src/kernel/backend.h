@@ -15,7 +15,7 @@ struct backend;
 struct bweight; // a matrix as the backend holds it
 struct bvec;    // a small fp32 vector
 
-enum { PAGE_TOKENS = 64, SEGMENT_TOKENS = 1024 };
+enum { PAGE_TOKENS = 64, SEGMENT_TOKENS = 1024, PAGE_CLASSES = 4 };
 
 /* Buffers of a step, [max_rows, width] fp32 each; the model declares the widths it needs. */
 enum buffer { BUF_X, BUF_NORM, BUF_Q, BUF_K, BUF_V, BUF_Z, BUF_B, BUF_A, BUF_MIX, BUF_GATE, BUF_HIDDEN, BUF_PAIR, BUF_COUNT };
@@ -26,6 +26,8 @@ struct state_spec {
     enum state_kind kind;
     int layer;         // for people; -1 - i for layer i of a drafter
     int heads, dk, dv; // KV: key/value heads and widths. REC: value heads, key width, value width
+    int window;        // KV: a row reads the last window rows, itself among them; 0: all. Drafters' pieces keep all
+    int page_class;    // KV: pieces of one window share pages; set by model_state
     int conv;          // REC: channels of the convolution window, 0 without
     int k_heads;       // REC: key heads
 };
@@ -37,7 +39,8 @@ struct run {
     int row0, n, n_final; // rows of the step
     int pos0;
     int state_pos;        // tokens folded into the recurrent state; pos0 - state_pos rows wait on the tape
-    const int32_t *pages; // pages[t / PAGE_TOKENS] holds token t
+    /* pages[c][t / PAGE_TOKENS] holds token t of the pieces of class c; -1 where no row of the run looks any more */
+    const int32_t *pages[PAGE_CLASSES];
 };
 
 struct step {
@@ -96,9 +99,9 @@ struct backend_ops {
     int (*vec)(struct backend *, const double *, int n, struct bvec **, struct err *);
     /* From now on products with the matrix add the vector, one value an output. */
     void (*bias)(struct backend *, struct bweight *, const struct bvec *);
-    /* Working memory: called once, after the declared state and widths are known. */
+    /* Working memory: called once, after the declared state and widths are known. n_pages: of each page class. */
     int (*setup)(struct backend *, const struct state_spec *, int n_specs, const int *widths, int max_rows,
-                 int n_pages, int n_slots, int tape_rows, struct err *);
+                 const int *n_pages, int n_slots, int tape_rows, struct err *);
 
     /* The forward operations; n_rows etc. from the step. */
     void (*embed)(struct backend *, const struct step *, const struct bweight *, enum buffer dst);
@@ -116,11 +119,11 @@ struct backend_ops {
     void (*read)(struct backend *, enum buffer, int row, int n, float *dst); // width floats per row
     void (*write)(struct backend *, enum buffer, int row, int n, const float *src);
 
-    /* State. A page holds PAGE_TOKENS tokens of every KV piece; a slot one sequence's recurrent state. */
-    void (*page_copy)(struct backend *, int dst, int src);
+    /* State. A page holds PAGE_TOKENS tokens of every KV piece of its class; a slot one sequence's recurrent state. */
+    void (*page_copy)(struct backend *, int page_class, int dst, int src);
     void (*slot_clear)(struct backend *, int slot);
     void (*slot_copy)(struct backend *, int dst, int src); // state, window and tape
-    void (*page_io)(struct backend *, int page, void *p, bool save);
+    void (*page_io)(struct backend *, int page_class, int page, void *p, bool save);
     void (*slot_io)(struct backend *, int slot, void *p, bool save);
     /* The recurrent state of STATE_REC piece rec, heads * dk * dv floats in the backend's own order: for comparison. */
     void (*rec_read)(struct backend *, int slot, int rec, float *dst);
@@ -132,7 +135,7 @@ struct backend {
     const char *domain; // of its bits, "f0" for the contract's
     const char *isa;    // instruction set in use, for reports
     int threads;        // likewise
-    size_t page_bytes, slot_bytes; // set by setup
+    size_t page_bytes[PAGE_CLASSES], slot_bytes; // set by setup
     bool float_mode;
 };
 

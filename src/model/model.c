@@ -95,8 +95,26 @@ int model_state(struct model *m, struct state_spec spec)
     int index = 0;
     for (int i = 0; i < m->n_specs; i++)
         index += m->specs[i].kind == spec.kind;
+    if (spec.kind == STATE_KV) {
+        while (spec.page_class < m->n_windows && m->windows[spec.page_class] != spec.window)
+            spec.page_class++;
+        if (spec.page_class == m->n_windows && m->n_windows < PAGE_CLASSES)
+            m->windows[m->n_windows++] = spec.window;
+    }
     m->specs[m->n_specs++] = spec;
     return index;
+}
+
+uint64_t model_kv_bytes(const struct model *m, int64_t n)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < m->n_specs; i++) {
+        const struct state_spec *s = &m->specs[i];
+        int64_t most = s->window ? s->window + 2 * PAGE_TOKENS : n; // a window lies across pages that it doesn't fill
+        if (s->kind == STATE_KV)
+            bytes += (uint64_t)s->heads * (uint64_t)(s->dk + s->dv) * 2 * (uint64_t)(n < most ? n : most);
+    }
+    return bytes;
 }
 
 void model_width(struct model *m, enum buffer b, int64_t width)
@@ -257,7 +275,8 @@ int attn_bind(struct model *m, struct attn_layer *l, const char *key, float plus
     if (qk_norm && (!(p->q_norm = model_vector(m, e, p->dim, plus, "%sself_attn.q_norm.weight", key)) ||
                     !(p->k_norm = model_vector(m, e, p->dim, plus, "%sself_attn.k_norm.weight", key))))
         return e->code;
-    p->kv = model_state(m, (struct state_spec){.kind = STATE_KV, .layer = layer, .heads = p->kv_heads, .dk = p->dim, .dv = p->dim});
+    p->kv = model_state(m, (struct state_spec){.kind = STATE_KV, .layer = layer, .heads = p->kv_heads, .dk = p->dim, .dv = p->dim,
+                                               .window = layer < 0 ? 0 : p->window});
     model_width(m, BUF_Q, p->gated ? 2 * q : q);
     model_width(m, BUF_K, kv);
     model_width(m, BUF_V, kv);

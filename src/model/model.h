@@ -35,6 +35,7 @@ struct model {
     void *layers;       // the architecture's own
     struct state_spec specs[MODEL_MAX_SPECS];
     int n_specs;
+    int windows[PAGE_CLASSES], n_windows; // of the page classes
     int widths[BUF_COUNT];
 };
 
@@ -48,6 +49,7 @@ void model_forward(const struct model *m, const struct step *s);
 
 /* Adds a piece of state, returns its index among the pieces of its kind. */
 int model_state(struct model *m, struct state_spec spec);
+uint64_t model_kv_bytes(const struct model *m, int64_t n); // keys and values of a sequence of n tokens
 void model_width(struct model *m, enum buffer b, int64_t width); // at least
 /* A matrix of the package, placed on the backend. NULL with *e set if missing, misshaped or unsupported. */
 struct bweight *model_matrix(struct model *m, struct err *e, int64_t out, int64_t in, const char *key, ...)

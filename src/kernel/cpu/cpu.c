@@ -146,16 +146,17 @@ static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
 
 static void place_state(struct cpu *c, const struct state_spec *specs, int n)
 {
-    size_t page = 0, slot = 0;
+    size_t slot = 0;
     c->kv = xcalloc((size_t)n + 1, sizeof *c->kv);
     c->rec = xcalloc((size_t)n + 1, sizeof *c->rec);
     for (int i = 0; i < n; i++) {
         const struct state_spec *s = &specs[i];
         if (s->kind == STATE_KV) {
             struct kv_place *kv = &c->kv[c->n_kv++];
-            *kv = (struct kv_place){.heads = s->heads, .dk = s->dk, .dv = s->dv, .k = page};
-            kv->v = align64(page + (size_t)s->heads * PAGE_TOKENS * (size_t)s->dk * 2);
-            page = align64(kv->v + (size_t)s->heads * PAGE_TOKENS * (size_t)s->dv * 2);
+            size_t *page = &c->base.page_bytes[s->page_class];
+            *kv = (struct kv_place){.heads = s->heads, .dk = s->dk, .dv = s->dv, .page_class = s->page_class, .k = *page};
+            kv->v = align64(*page + (size_t)s->heads * PAGE_TOKENS * (size_t)s->dk * 2);
+            *page = align64(kv->v + (size_t)s->heads * PAGE_TOKENS * (size_t)s->dv * 2);
             continue;
         }
         struct rec_place *r = &c->rec[c->n_rec++];
@@ -166,19 +167,17 @@ static void place_state(struct cpu *c, const struct state_spec *specs, int n)
         r->tape_e = align64(r->tape_u + (size_t)c->tape * (size_t)(s->heads * s->dv) * 4);
         slot = align64(r->tape_e + (size_t)c->tape * (size_t)s->heads * 4);
     }
-    c->base.page_bytes = page;
     c->base.slot_bytes = slot;
 }
 
 static int cpu_setup(struct backend *b, const struct state_spec *specs, int n_specs, const int *widths, int max_rows,
-                     int n_pages, int n_slots, int tape_rows, struct err *e)
+                     const int *n_pages, int n_slots, int tape_rows, struct err *e)
 {
     struct cpu *c = (struct cpu *)b;
-    int channels = 0, v_heads = 0, heads_dim = 0, dim = 16;
+    int channels = 0, v_heads = 0, heads_dim = 0, dim = 16, most_pages = 0;
+    size_t page_bytes = 0;
     bool ok = true;
     c->max_rows = max_rows;
-    c->n_pages = n_pages;
-    c->n_slots = n_slots;
     c->tape = 2 * tape_rows; // rows waiting to be replayed, and as many new ones
     c->ring = tape_rows + 8; // a convolution looks back over at most 7 rows
     place_state(c, specs, n_specs);
@@ -211,7 +210,13 @@ static int cpu_setup(struct backend *b, const struct state_spec *specs, int n_sp
     size_t tile = (size_t)2 * TILE_OUT * ROWS_MAX;
     c->local_floats = c->local_floats > tile ? c->local_floats : tile;
     c->local_floats = (c->local_floats + (size_t)c->max_in + 31) & ~(size_t)15;
-    size_t segments = ((size_t)n_pages * PAGE_TOKENS + SEGMENT_TOKENS - 1) / SEGMENT_TOKENS;
+    for (int i = 0; i < PAGE_CLASSES; i++) {
+        size_t bytes = (size_t)n_pages[i] * c->base.page_bytes[i];
+        ok = ok && (c->pages[i] = cpu_alloc(c, bytes + 64));
+        page_bytes += bytes;
+        most_pages = n_pages[i] > most_pages ? n_pages[i] : most_pages;
+    }
+    size_t segments = ((size_t)most_pages * PAGE_TOKENS + SEGMENT_TOKENS - 1) / SEGMENT_TOKENS;
     c->partial_floats = (size_t)DECODE_ROWS * (size_t)heads_dim * 2 * (segments < 160 ? segments : 160);
     ok = ok && (c->q = cpu_alloc(c, (size_t)max_rows * (size_t)heads_dim * 4 + 64)) &&
          (c->conv_out = cpu_alloc(c, (size_t)max_rows * (size_t)(channels + 16) * 4)) &&
@@ -220,11 +225,10 @@ static int cpu_setup(struct backend *b, const struct state_spec *specs, int n_sp
          (c->cs_pos = cpu_alloc(c, (size_t)max_rows * 4)) && (c->local = cpu_alloc(c, (size_t)c->threads * c->local_floats * 4)) &&
          (c->best_value = cpu_alloc(c, (size_t)c->threads * ROWS_MAX * 4)) && (c->best = cpu_alloc(c, (size_t)c->threads * ROWS_MAX * 4)) &&
          (c->zeros = cpu_alloc(c, (size_t)(channels + 16) * 4)) &&
-         (c->pages = cpu_alloc(c, (size_t)n_pages * c->base.page_bytes + 64)) &&
          (c->slots = cpu_alloc(c, (size_t)n_slots * c->base.slot_bytes + 64));
     if (!ok)
-        return err_set(e, ERR_NOMEM, "no memory for %d pages of %zu bytes, %d states of %zu bytes and %d rows", n_pages, c->base.page_bytes,
-                       n_slots, c->base.slot_bytes, max_rows);
+        return err_set(e, ERR_NOMEM, "no memory for %zu bytes of keys and values, %d states of %zu bytes and %d rows", page_bytes, n_slots,
+                       c->base.slot_bytes, max_rows);
     return 0;
 }
 
@@ -520,15 +524,19 @@ static void cpu_write(struct backend *b, enum buffer buf, int row, int n, const 
 
 /* ---- state ----------------------------------------------------------------------------------------------------------- */
 
-static uint8_t *page(struct backend *b, int i) { return ((struct cpu *)b)->pages + (size_t)i * b->page_bytes; }
+static uint8_t *page(struct backend *b, int cls, int i) { return ((struct cpu *)b)->pages[cls] + (size_t)i * b->page_bytes[cls]; }
 static uint8_t *slot(struct backend *b, int i) { return ((struct cpu *)b)->slots + (size_t)i * b->slot_bytes; }
-static void cpu_page_copy(struct backend *b, int dst, int src) { memcpy(page(b, dst), page(b, src), b->page_bytes); }
 static void cpu_slot_clear(struct backend *b, int i) { memset(slot(b, i), 0, b->slot_bytes); }
 static void cpu_slot_copy(struct backend *b, int dst, int src) { memcpy(slot(b, dst), slot(b, src), b->slot_bytes); }
 
-static void cpu_page_io(struct backend *b, int i, void *p, bool save)
+static void cpu_page_copy(struct backend *b, int cls, int dst, int src)
 {
-    save ? memcpy(p, page(b, i), b->page_bytes) : memcpy(page(b, i), p, b->page_bytes);
+    memcpy(page(b, cls, dst), page(b, cls, src), b->page_bytes[cls]);
+}
+
+static void cpu_page_io(struct backend *b, int cls, int i, void *p, bool save)
+{
+    save ? memcpy(p, page(b, cls, i), b->page_bytes[cls]) : memcpy(page(b, cls, i), p, b->page_bytes[cls]);
 }
 
 static void cpu_slot_io(struct backend *b, int i, void *p, bool save)

@@ -14,7 +14,7 @@ struct bvec {
 };
 
 struct kv_place {
-    int heads, dk, dv;
+    int heads, dk, dv, page_class;
     size_t k, v; // byte offsets in a page
 };
 
@@ -42,9 +42,9 @@ struct cpu {
 
     struct kv_place *kv;
     struct rec_place *rec;
-    int n_kv, n_rec, n_pages, n_slots, tape; // tape: rows of the tape ring
+    int n_kv, n_rec, tape;                   // tape: rows of the tape ring
     int ring;                                // rows of the convolution ring
-    uint8_t *pages, *slots;
+    uint8_t *pages[PAGE_CLASSES], *slots;
 
     /* scratch of the mixers */
     float *q;            // [kv_heads][max_rows][group][dim]

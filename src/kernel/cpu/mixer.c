@@ -16,10 +16,20 @@ struct attn_job {
     enum buffer dst;
     int group;      // query heads of one KV head
     int n_tiles;    // row tiles of all runs (prefill)
-    int n_segments; // most segments of any run (decode)
+    int n_segments; // most segments that a run sees (decode)
 };
 
-static uint8_t *page_at(const struct cpu *c, int page) { return c->pages + (size_t)page * c->base.page_bytes; }
+/* The page that holds token t of a piece. */
+static uint8_t *page_at(const struct cpu *c, const struct kv_place *kv, const struct run *run, int t)
+{
+    return c->pages[kv->page_class] + (size_t)run->pages[kv->page_class][t / PAGE_TOKENS] * c->base.page_bytes[kv->page_class];
+}
+
+/* First segment with keys that the row at pos sees. */
+static int first_segment(const struct attn_params *p, int pos)
+{
+    return p->window && pos >= p->window ? (pos - p->window + 1) / SEGMENT_TOKENS : 0;
+}
 
 /* Cosines and sines of the rows' positions; kept while neither rows nor frequencies change. */
 static void angles(struct cpu *c, const struct step *s, const struct attn_params *p)
@@ -68,7 +78,7 @@ static void prepare_heads(void *ud, int first, int last, int thread)
         }
         const struct run *run = &j->s->runs[j->s->run_of[r]];
         int t = j->s->pos[r], kh = (h - p->heads) % p->kv_heads;
-        uint8_t *page = page_at(c, run->pages[t / PAGE_TOKENS]);
+        uint8_t *page = page_at(c, kv, run, t);
         if (h < p->heads + p->kv_heads) {
             memcpy(tmp, buf_row(c, BUF_K, r) + kh * p->dim, (size_t)p->dim * sizeof *tmp);
             if (p->k_norm)
@@ -92,7 +102,7 @@ struct block_source {
 static const uint16_t *block_of(const void *ud, int block, const uint16_t **v)
 {
     const struct block_source *b = ud;
-    const uint8_t *page = page_at(b->c, b->run->pages[block]);
+    const uint8_t *page = page_at(b->c, b->kv, b->run, block * PAGE_TOKENS);
     *v = (const uint16_t *)(page + b->kv->v) + (int64_t)b->kvh * PAGE_TOKENS * b->kv->dv;
     return (const uint16_t *)(page + b->kv->k) + (int64_t)b->kvh * PAGE_TOKENS * b->kv->dk;
 }
@@ -142,8 +152,9 @@ static void attn_tile(void *ud, int first, int last, int thread)
         float *scratch = local_of(c, thread), *o = scratch + 2 * PAGE_TOKENS * p->dim, *o2 = o + nq * p->dim;
         float *ms = o2 + nq * p->dim, *ms2 = ms + 2 * nq;
         struct attn_work w = work_of(j, &src, row, n, pos, scratch);
-        c->k->segment(&w, 0, ms, o);
-        for (int sg = 1; sg * SEGMENT_TOKENS <= pos[nq - 1]; sg++) {
+        int sg = first_segment(p, pos[0]);
+        c->k->segment(&w, sg, ms, o);
+        for (sg++; sg * SEGMENT_TOKENS <= pos[nq - 1]; sg++) {
             c->k->segment(&w, sg, ms2, o2);
             for (int q = 0; q < nq; q++)
                 if (ms2[2 * q] > -INFINITY) {
@@ -160,9 +171,11 @@ static void attn_tile(void *ud, int first, int last, int thread)
     }
 }
 
-/* Layout of c->partial in a decode step: [row][head][segment] of (max, sum, pad.., out[dim]). */
+/* Layout of c->partial in a decode step: [row][head][segment] of (max, sum, pad.., out[dim]); segments count from
+ * the first that the run sees. */
 static float *partial_at(const struct attn_job *j, int row, int head, int segment)
 {
+    segment -= first_segment(j->p, j->s->runs[j->s->run_of[row]].pos0);
     return j->c->partial + (((int64_t)row * j->p->heads + head) * j->n_segments + segment) * (j->p->dim + 2);
 }
 
@@ -173,8 +186,9 @@ static void attn_part(void *ud, int first, int last, int thread)
     struct cpu *c = j->c;
     const struct attn_params *p = j->p;
     for (int i = first; i < last; i++) {
-        int sg = i % j->n_segments, kvh = i / j->n_segments % p->kv_heads;
+        int kvh = i / j->n_segments % p->kv_heads;
         const struct run *rn = &j->s->runs[i / j->n_segments / p->kv_heads];
+        int sg = first_segment(p, rn->pos0) + i % j->n_segments;
         if (sg * SEGMENT_TOKENS > rn->pos0 + rn->n - 1)
             continue;
         int32_t pos[DECODE_ROWS * 64];
@@ -200,7 +214,7 @@ static void attn_merge(void *ud, int first, int last, int thread)
     for (int i = first; i < last; i++) {
         int row = i / p->heads, head = i % p->heads, has = 0;
         float *to = NULL;
-        for (int sg = 0; sg * SEGMENT_TOKENS <= j->s->pos[row]; sg++) {
+        for (int sg = first_segment(p, j->s->pos[row]); sg * SEGMENT_TOKENS <= j->s->pos[row]; sg++) {
             float *from = partial_at(j, row, head, sg);
             if (from[0] == -INFINITY)
                 continue;
@@ -222,7 +236,7 @@ void cpu_attn(struct backend *b, const struct step *s, const struct attn_params 
     angles(c, s, p);
     pool_run(c->pool, prepare_heads, &j, s->n_rows * (p->heads + 2 * p->kv_heads), 8);
     for (int r = 0; r < s->n_runs; r++) {
-        int segments = (s->runs[r].pos0 + s->runs[r].n - 1) / SEGMENT_TOKENS + 1;
+        int segments = (s->runs[r].pos0 + s->runs[r].n - 1) / SEGMENT_TOKENS + 1 - first_segment(p, s->runs[r].pos0);
         j.n_tiles += (s->runs[r].n + DECODE_ROWS - 1) / DECODE_ROWS;
         j.n_segments = segments > j.n_segments ? segments : j.n_segments;
     }
