@@ -122,13 +122,6 @@ static double normal(const struct job *j, int tensor, int64_t i)
     return (double)j->z[r[0] >> 16];
 }
 
-static uint16_t to_bf16(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
 /* ---- what a tensor holds --------------------------------------------------------------------------------------- */
 
 /* Row of the random source behind a row of the matrix, and the scale of its values. */
@@ -304,7 +297,7 @@ static void write_bf16_matrix(struct job *j, const struct tensor *t)
             uint32_t v[4];
             draw(j, source_tensor(j, t), DRAW_VALUES, src, c / 8, v);
             for (int k = 0; k < 8 && c + k < t->in; k++)
-                row[c + k] = is_identity(j, t, c + k) ? to_bf16(c + k == r) : to_bf16(f * j->z[v[k / 2] >> 16 * (k % 2) & 0xffff]);
+                row[c + k] = is_identity(j, t, c + k) ? f32_to_bf16(c + k == r) : f32_to_bf16(f * j->z[v[k / 2] >> 16 * (k % 2) & 0xffff]);
         }
         put(j, row, (size_t)t->in * 2);
     }
@@ -339,12 +332,12 @@ static void mlx_params(const struct job *j, const struct tensor *t, int64_t r, i
     int64_t src = source_row(j, t, r, &std);
     float offset, s = group_scale(j, t, src, group, std, &offset);
     if (is_identity(j, t, group * GROUP)) {
-        *scale = to_bf16(1.0f / 15);
+        *scale = f32_to_bf16(1.0f / 15);
         *bias = 0;
         return;
     }
-    *scale = to_bf16(s);
-    *bias = to_bf16(-offset * bf16_to_f32(*scale));
+    *scale = f32_to_bf16(s);
+    *bias = f32_to_bf16(-offset * bf16_to_f32(*scale));
 }
 
 static void write_mlx_matrix(struct job *j, const struct tensor *t)
@@ -410,7 +403,7 @@ static void write_small(struct job *j, const struct tensor *t)
 {
     for (int64_t i = 0; i < t->out * t->in; i++) {
         float v = (float)element(j, t, i);
-        uint16_t h = to_bf16(v);
+        uint16_t h = f32_to_bf16(v);
         put(j, is_f32(j, t) ? (const void *)&v : &h, is_f32(j, t) ? 4 : 2);
     }
 }

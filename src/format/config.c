@@ -2,7 +2,10 @@
 #include "format/config.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "format/package.h"
 
 const struct json *cfg_get(const struct package *p, const char *key)
 {
@@ -112,5 +115,31 @@ int cfg_str_or(const struct package *p, const char *key, const char *dflt, const
         return err_set(e, ERR_FORMAT, "%s: %s is %s, expected a string", p->config_file, key, type_name(v));
     if (v)
         *out = v->s;
+    return 0;
+}
+
+int cfg_defaults(struct package *p, const char *object, struct err *e)
+{
+    struct json *o, *config = (struct json *)(uintptr_t)p->config;
+    char names[400] = "";
+    size_t n = 0;
+    int rc = package_json(p, object, strlen(object), "defaults", &o, e);
+    if (rc)
+        return rc;
+    for (struct json *v = o->child, *next; v; v = next) {
+        struct json **at = &config->child;
+        next = v->next;
+        if (cfg_get(p, v->key))
+            continue;
+        while (*at && strcmp((*at)->key, v->key))
+            at = &(*at)->next;
+        config->n += !*at; // else a null gives way
+        v->next = *at ? (*at)->next : NULL;
+        *at = v;
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", v->key);
+        n = n < sizeof names ? n : sizeof names - 1;
+    }
+    if (n)
+        package_note(p, "%s leaves out %s: the family's usual values are taken", p->config_file, names);
     return 0;
 }

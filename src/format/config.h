@@ -19,5 +19,8 @@ MUST_CHECK int cfg_bool_or(const struct package *p, const char *key, bool dflt, 
 /* *out lives as long as the package (or is dflt). */
 MUST_CHECK int cfg_str_or(const struct package *p, const char *key, const char *dflt, const char **out,
                           struct err *e);
+/* Adds the members of a JSON object that the configuration lacks, and notes which: for families whose packages leave
+ * out what their reference implementation has as a default. */
+MUST_CHECK int cfg_defaults(struct package *p, const char *object, struct err *e);
 
 #endif

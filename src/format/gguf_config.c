@@ -242,6 +242,50 @@ static void put_qwen2(struct writer *w)
     put_rope_scaling(w);
 }
 
+/* Which layers look through a window: a flag for each, or one full layer in so many. */
+static void put_sliding_layers(struct writer *w, int64_t n_layers, int64_t usual)
+{
+    const struct gguf_kv *kv = gguf_arch_find(w->g, w->arch, "attention.sliding_window_pattern");
+    int64_t period, *slides = NULL;
+    if (kv && kv->type == GGUF_ARRAY && n_layers > 0 && n_layers <= MAX_LAYERS && kv->n >= (uint64_t)n_layers && kv->n <= MAX_LAYERS) {
+        slides = xmalloc((size_t)kv->n * sizeof *slides);
+        put_key(w, "layer_types");
+        bool ok = gguf_ints(kv, slides);
+        for (int64_t i = 0; ok && i < n_layers; i++)
+            buf_fmt(&w->b, "%s\"%s\"", i ? "," : "[", slides[i] ? "sliding_attention" : "full_attention");
+        buf_str(&w->b, ok ? "]" : "null");
+    } else if (gguf_int(kv, &period)) {
+        put_int(w, "sliding_window_pattern", period);
+    } else if (usual) {
+        put_int(w, "sliding_window_pattern", usual);
+    }
+    free(slides);
+}
+
+/* Whatever llama.cpp's "gemma3" has as a constant stands here: the file doesn't say it. */
+static void put_gemma3(struct writer *w)
+{
+    int64_t layers = 0, heads = 0, dim = 0, hidden = 0;
+    put_text(w, "model_type", "gemma3_text");
+    if (gguf_arch_int(w->g, w->arch, "block_count", &layers))
+        put_int(w, "num_hidden_layers", layers);
+    copy_num(w, "rope_theta", "rope.freq_base");
+    if (gguf_arch_find(w->g, w->arch, "rope.freq_base_swa"))
+        copy_num(w, "rope_local_base_freq", "rope.freq_base_swa");
+    else
+        put_int(w, "rope_local_base_freq", 10000);
+    put_rope_scaling(w);
+    copy_int(w, "sliding_window", "attention.sliding_window");
+    put_sliding_layers(w, layers, 6);
+    copy_num(w, "final_logit_softcapping", "final_logit_softcapping");
+    put_text(w, "hidden_activation", "gelu_pytorch_tanh");
+    bool is_27b = layers == 62 && gguf_arch_int(w->g, w->arch, "attention.head_count", &heads) && heads > 0 &&
+                  gguf_arch_int(w->g, w->arch, "embedding_length", &hidden);
+    if (is_27b || gguf_arch_int(w->g, w->arch, "attention.key_length", &dim))
+        put_int(w, "query_pre_attn_scalar", is_27b ? hidden / heads : dim);
+    put_text(w, "foresay_norms", "effective");
+}
+
 static void put_layer_types(struct writer *w, int64_t n_layers)
 {
     const struct gguf_kv *kv = gguf_arch_find(w->g, w->arch, "attention.recurrent_layers");
@@ -362,6 +406,8 @@ int gguf_config(struct package *p, const struct gguf *g, struct err *e)
         put_llama(&w);
     } else if (!strcmp(m.arch, "qwen2")) {
         put_qwen2(&w);
+    } else if (!strcmp(m.arch, "gemma3")) {
+        put_gemma3(&w);
     } else if (!strcmp(m.arch, "qwen35")) {
         put_qwen35(&w, &m);
     } else {

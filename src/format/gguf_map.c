@@ -31,6 +31,12 @@ static const struct pair plain_names[] = {
     {"ffn_norm.weight", "post_attention_layernorm.weight"},
 };
 
+static const struct pair gemma_names[] = {
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
+    {"ffn_norm.weight", "pre_feedforward_layernorm.weight"},
+    {"post_ffw_norm.weight", "post_feedforward_layernorm.weight"},
+};
+
 static const struct pair qwen35_names[] = {
     {"post_attention_norm.weight", "post_attention_layernorm.weight"},
     {"attn_qkv.weight", "linear_attn.in_proj_qkv.weight"},
@@ -64,6 +70,7 @@ static const struct {
 #define NAMES(table) table, sizeof table / sizeof *table
     {"llama", NAMES(plain_names), false},
     {"qwen2", NAMES(plain_names), false},
+    {"gemma3", NAMES(gemma_names), false},
     {"qwen35", NAMES(qwen35_names), true},
 #undef NAMES
 };

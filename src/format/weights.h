@@ -104,5 +104,10 @@ static inline float bf16_to_f32(uint16_t h)
     union { uint32_t u; float f; } v = {(uint32_t)h << 16};
     return v.f;
 }
+static inline uint16_t f32_to_bf16(float f)
+{
+    union { float f; uint32_t u; } v = {f};
+    return (uint16_t)((v.u + 0x7fff + (v.u >> 16 & 1)) >> 16);
+}
 
 #endif

@@ -438,7 +438,7 @@ int engine_step(struct engine *g, const struct row *rows, int n, struct out *out
             g->m->be->ops->read(g->m->be, BUF_HIDDEN, g->best[i], 1, g->hidden + (size_t)out->n_hidden++ * (size_t)g->ld);
     }
     if (out->n_logits) {
-        struct head_out ho = {.logits = g->logits, .ld = g->m->n_vocab};
+        struct head_out ho = {.logits = g->logits, .ld = g->m->n_vocab, .softcap = g->m->softcap};
         g->m->be->ops->head(g->m->be, &step, BUF_HIDDEN, g->sel, out->n_logits, g->m->head, &ho);
     }
     return 0;
@@ -500,7 +500,8 @@ int mtp_step(struct engine *g, const struct mtp_row *rows, int n, const struct s
     }
     *out = (struct mtp_out){.logits = want_logits ? g->logits : NULL, .best = g->best, .n = n_sel};
     if (n_sel) {
-        struct head_out ho = {.logits = want_logits ? g->logits : NULL, .ld = subset ? subset->n : g->m->n_vocab, .best = g->best};
+        struct head_out ho = {.logits = want_logits ? g->logits : NULL, .ld = subset ? subset->n : g->m->n_vocab, .best = g->best,
+                              .softcap = g->m->softcap};
         be->ops->head(be, &step, BUF_HIDDEN, g->sel, n_sel, subset ? subset->w : g->m->head, &ho);
         for (int i = 0; subset && i < n_sel; i++)
             g->best[i] = subset->ids[g->best[i]];

@@ -18,7 +18,7 @@ struct bvec;    // a small fp32 vector
 enum { PAGE_TOKENS = 64, SEGMENT_TOKENS = 1024, PAGE_CLASSES = 4 };
 
 /* Buffers of a step, [max_rows, width] fp32 each; the model declares the widths it needs. */
-enum buffer { BUF_X, BUF_NORM, BUF_Q, BUF_K, BUF_V, BUF_Z, BUF_B, BUF_A, BUF_MIX, BUF_GATE, BUF_HIDDEN, BUF_PAIR, BUF_COUNT };
+enum buffer { BUF_X, BUF_NORM, BUF_Q, BUF_K, BUF_V, BUF_Z, BUF_B, BUF_A, BUF_MIX, BUF_GATE, BUF_HIDDEN, BUF_PAIR, BUF_OUT, BUF_COUNT };
 
 /* One declared piece of state. Cache, tape, rollback, snapshots, inspect work from the list alone. */
 enum state_kind { STATE_KV, STATE_REC };
@@ -78,6 +78,7 @@ struct head_out {
     int64_t ld;     // floats from one logits row to the next
     int32_t *best;  // [n] argmax (lowest id among equals) if not NULL
     float *best_value; // [n] its logit, with best
+    float softcap;     // 0: none; else logits are softcap * tanh(logit / softcap)
 };
 
 enum activation { ACT_SILU, ACT_GELU_TANH };
@@ -106,6 +107,9 @@ struct backend_ops {
     /* The forward operations; n_rows etc. from the step. */
     void (*embed)(struct backend *, const struct step *, const struct bweight *, enum buffer dst);
     void (*norm)(struct backend *, const struct step *, enum buffer src, const struct bvec *w, float eps, enum buffer dst, int dst_col);
+    /* dst += norm of src, over parts as wide as w. */
+    void (*norm_add)(struct backend *, const struct step *, enum buffer src, const struct bvec *w, float eps, int n_parts, enum buffer dst);
+    void (*scale)(struct backend *, const struct step *, enum buffer, int n, float factor); // the first n of each row
     void (*norm_mm)(struct backend *, const struct step *, enum buffer src, const struct bvec *w, float eps, const struct product *, int n);
     void (*mm)(struct backend *, const struct step *, enum buffer src, const struct bweight *, enum buffer dst);
     void (*mm_add)(struct backend *, const struct step *, enum buffer src, const struct bweight *, enum buffer dst);

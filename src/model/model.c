@@ -7,7 +7,7 @@
 
 #include "base/math64.h"
 
-static const struct arch *const archs[] = {&arch_qwen35, &arch_llama, &arch_qwen2};
+static const struct arch *const archs[] = {&arch_qwen35, &arch_llama, &arch_qwen2, &arch_gemma3};
 
 static const struct arch *find_arch(const char *type)
 {
@@ -24,8 +24,9 @@ static int bind_common(struct model *m, struct err *e)
     struct package *p = m->pkg;
     int64_t hidden, layers, vocab, ctx, heads, kv, dim;
     double eps;
+    const struct weight *embed = weights_find(p->weights, "embed_tokens.weight");
     if (cfg_int(p, "hidden_size", 1, 1 << 20, &hidden, e) || cfg_int(p, "num_hidden_layers", 1, MODEL_MAX_LAYERS, &layers, e) ||
-        cfg_int(p, "vocab_size", 1, 1 << 24, &vocab, e) || cfg_int(p, "num_attention_heads", 1, 1024, &heads, e) ||
+        cfg_int_or(p, "vocab_size", 1, 1 << 24, embed ? embed->ne[0] : 0, &vocab, e) || cfg_int(p, "num_attention_heads", 1, 1024, &heads, e) ||
         cfg_int_or(p, "num_key_value_heads", 1, 1024, heads, &kv, e) || cfg_num(p, "rms_norm_eps", 0, 1, &eps, e) ||
         cfg_int_or(p, "max_position_embeddings", 1, 1 << 30, 4096, &ctx, e))
         return e->code;
@@ -61,14 +62,15 @@ int model_open(struct model **out, struct package *p, struct backend *be, struct
         err_set(e, ERR_FORMAT, "%s: config.json: missing model_type", p->path);
     else if (!(m->arch = find_arch(type)))
         err_set(e, ERR_UNSUPPORTED, "%s: unsupported architecture \"%.80s\"; supported are Qwen3.5/3.6/3.8 dense and Llama", p->path, type);
-    else if (!bind_common(m, e))
+    else if (!(m->arch->defaults && cfg_defaults(p, m->arch->defaults, e)) && !bind_common(m, e))
         m->arch->bind(m, e);
     if (e->code) {
         model_close(m);
         return e->code;
     }
-    weights_ignore(p->weights, "visual.", "vision tower: images are not read");
-    weights_ignore(p->weights, "vision_tower.", "vision tower: images are not read");
+    static const char *const towers[] = {"visual.", "vision_tower.", "vision_model.", "multi_modal_projector.", "embed_vision.", "audio_tower.", "embed_audio."};
+    for (size_t i = 0; i < sizeof towers / sizeof *towers; i++)
+        weights_ignore(p->weights, towers[i], strstr(towers[i], "audio") ? "audio tower: sound is not read" : "vision tower: images are not read");
     *out = m;
     return 0;
 }
@@ -86,6 +88,8 @@ void model_forward(const struct model *m, const struct step *s)
 {
     const struct backend_ops *op = m->be->ops;
     op->embed(m->be, s, m->embed, BUF_X);
+    if (m->embed_scale != 0)
+        op->scale(m->be, s, BUF_X, m->hidden, m->embed_scale);
     m->arch->forward(m, s, 0, m->n_layers);
     op->norm(m->be, s, BUF_X, m->final_norm, m->eps, BUF_HIDDEN, 0);
 }
@@ -217,35 +221,55 @@ static double llama3_scale(double inv, double factor, double low, double high, d
     return (1 - s) * inv / factor + s * inv;
 }
 
-struct bvec *model_rope(struct model *m, int rot_dim, struct err *e)
+/* Where the configuration keeps the rotary parameters of one kind of layers: {theta, scaling} as keys. The newer
+ * spelling has an object for each kind of layers or one for all, the older flat keys. */
+static void rope_keys(const struct package *p, const char *kind, char theta[96], char scaling[64])
+{
+    bool per_kind = json_is(json_get(json_get(p->config, "rope_parameters"), kind), JSON_OBJECT);
+    bool is_local = !strcmp(kind, ROPE_SLIDING) && cfg_get(p, "rope_local_base_freq");
+    if (per_kind || cfg_get(p, "rope_parameters")) {
+        snprintf(scaling, 64, per_kind ? "rope_parameters.%s" : "rope_parameters", kind);
+        snprintf(theta, 96, "%s.rope_theta", scaling);
+    } else {
+        snprintf(scaling, 64, "%s", is_local ? "" : "rope_scaling");
+        snprintf(theta, 96, "%s", is_local ? "rope_local_base_freq" : "rope_theta");
+    }
+}
+
+static int rope_number(const struct package *p, const char *scaling, const char *name, double dflt, double *out, struct err *e)
+{
+    char key[128];
+    snprintf(key, sizeof key, "%s.%s", scaling, name);
+    return cfg_num_or(p, key, 1e-3, 1e9, dflt, out, e);
+}
+
+struct bvec *model_rope_of(struct model *m, int rot_dim, const char *kind, struct err *e)
 {
     const struct package *p = m->pkg;
-    bool nested = json_get(p->config, "rope_parameters") != NULL;
-    const char *scaling = nested ? "rope_parameters" : "rope_scaling";
-    char key[64];
-    double theta, factor = 1, low = 1, high = 4, ctx = 8192, freq[512];
-    const struct json *o = json_get(p->config, scaling);
+    char scaling[64], theta_key[96];
+    double theta, factor = 1, low = 1, high = 4, ctx = 8192, part = 1, freq[512];
+    rope_keys(p, kind, theta_key, scaling);
+    const struct json *o = cfg_get(p, scaling);
     const char *type = json_str(json_get(o, "rope_type"), json_str(json_get(o, "type"), "default"));
-    if (cfg_num(p, nested ? "rope_parameters.rope_theta" : "rope_theta", 1, 1e12, &theta, e))
+    if (cfg_num(p, theta_key, 1, 1e12, &theta, e))
         return NULL;
-    bool is_llama3 = !strcmp(type, "llama3"), is_linear = !strcmp(type, "linear");
-    if (!is_llama3 && !is_linear && strcmp(type, "default")) {
+    bool is_llama3 = !strcmp(type, "llama3"), is_linear = !strcmp(type, "linear"), is_part = !strcmp(type, "proportional");
+    if (!is_llama3 && !is_linear && !is_part && strcmp(type, "default")) {
         err_set(e, ERR_UNSUPPORTED, "%s: unsupported rope type \"%.40s\"", p->path, type);
         return NULL;
     }
-#define SCALING(name, dflt, out) (snprintf(key, sizeof key, "%s." name, scaling), cfg_num_or(p, key, 1e-3, 1e9, dflt, out, e))
-    if ((is_llama3 || is_linear) && SCALING("factor", is_llama3 ? 8 : 1, &factor))
+    if (((is_llama3 || is_linear) && rope_number(p, scaling, "factor", is_llama3 ? 8 : 1, &factor, e)) ||
+        (is_llama3 && (rope_number(p, scaling, "low_freq_factor", 1, &low, e) || rope_number(p, scaling, "high_freq_factor", 4, &high, e) ||
+                       rope_number(p, scaling, "original_max_position_embeddings", 8192, &ctx, e))) ||
+        (is_part && rope_number(p, scaling, "partial_rotary_factor", 1, &part, e)))
         return NULL;
-    if (is_llama3 && (SCALING("low_freq_factor", 1, &low) || SCALING("high_freq_factor", 4, &high) ||
-                      SCALING("original_max_position_embeddings", 8192, &ctx)))
-        return NULL;
-#undef SCALING
     if (rot_dim > 1024) {
         err_set(e, ERR_UNSUPPORTED, "%s: unsupported rotary width %d", p->path, rot_dim);
         return NULL;
     }
     const float *divisor = NULL; // GGUF carries Llama 3's scaling as divisors
-    if (weights_find(p->weights, "rope_freqs.weight") && !(divisor = weights_floats(p->weights, e, rot_dim / 2, "rope_freqs.weight")))
+    if (!strcmp(kind, ROPE_FULL) && weights_find(p->weights, "rope_freqs.weight") &&
+        !(divisor = weights_floats(p->weights, e, rot_dim / 2, "rope_freqs.weight")))
         return NULL;
     for (int j = 0; j < rot_dim / 2; j++) {
         freq[j] = exp64(-2.0 * j / rot_dim * log64(theta));
@@ -255,9 +279,13 @@ struct bvec *model_rope(struct model *m, int rot_dim, struct err *e)
             freq[j] /= factor;
         if (divisor)
             freq[j] /= (double)divisor[j];
+        if (is_part && j >= (int)(part * rot_dim / 2))
+            freq[j] = 0;
     }
     return vector_of(m, freq, rot_dim / 2, e);
 }
+
+struct bvec *model_rope(struct model *m, int rot_dim, struct err *e) { return model_rope_of(m, rot_dim, ROPE_FULL, e); }
 
 /* ---- blocks -------------------------------------------------------------------------------------------------------- */
 
@@ -293,14 +321,19 @@ int attn_bind_biases(struct model *m, struct attn_layer *l, const char *key, boo
     return has_output ? model_bias(m, l->o, e, m->hidden, "%sself_attn.o_proj.bias", key) : 0;
 }
 
-void attn_forward(const struct model *m, const struct step *s, const struct attn_layer *l)
+void attn_block(const struct model *m, const struct step *s, const struct attn_layer *l, enum buffer dst)
 {
     const struct backend_ops *op = m->be->ops;
     const struct product qkv[] = {{l->q, BUF_Q}, {l->k, BUF_K}, {l->v, BUF_V}};
     op->norm_mm(m->be, s, BUF_X, l->norm_in, m->eps, qkv, 3);
     op->attn(m->be, s, &l->p, BUF_MIX);
-    op->mm_add(m->be, s, BUF_MIX, l->o, BUF_X);
+    if (dst == BUF_X)
+        op->mm_add(m->be, s, BUF_MIX, l->o, dst);
+    else
+        op->mm(m->be, s, BUF_MIX, l->o, dst);
 }
+
+void attn_forward(const struct model *m, const struct step *s, const struct attn_layer *l) { attn_block(m, s, l, BUF_X); }
 
 int mlp_bind(struct model *m, struct mlp_layer *l, const char *key, int64_t inter, struct err *e)
 {
@@ -320,9 +353,14 @@ int mlp_bind_biases(struct model *m, struct mlp_layer *l, const char *key, int64
     return 0;
 }
 
+void mlp_block(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l, enum buffer dst)
+{
+    m->be->ops->mlp(m->be, s, norm, m->eps, l->gate, l->up, l->down, l->act, dst);
+}
+
 void mlp_forward(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l)
 {
-    m->be->ops->mlp(m->be, s, norm, m->eps, l->gate, l->up, l->down, l->act, BUF_X);
+    mlp_block(m, s, norm, l, BUF_X);
 }
 
 struct decoder_layer *decoder_layers(struct model *m)

@@ -13,6 +13,7 @@ struct model;
 struct arch {
     const char *name;     // for people
     const char *types[4]; // model_type values of its configurations
+    const char *defaults; // JSON object: what its configurations may leave out, NULL: nothing
     /* Reads dimensions, binds weights, declares state and buffer widths. */
     int (*bind)(struct model *m, struct err *e);
     /* Layers [layer0, layer1) over BUF_X in place. */
@@ -29,6 +30,8 @@ struct model {
     int hidden, n_layers, n_vocab, max_ctx; // n_vocab: rows of the embedding
     int heads, kv_heads, head_dim;
     float eps;
+    float embed_scale;  // of the embedding's rows, 0: 1
+    float softcap;      // of the logits, 0: none
     bool norms_raw;     // stored norm weights lack the +1 of a zero-centred family
     struct bweight *embed, *head;
     struct bvec *final_norm;
@@ -59,8 +62,12 @@ int model_bias(struct model *m, struct bweight *w, struct err *e, int64_t n, con
 /* A vector; plus is added to every element in f32 (1 for the raw norms of zero-centred families). */
 struct bvec *model_vector(struct model *m, struct err *e, int64_t n, float plus, const char *key, ...)
     __attribute__((format(printf, 5, 6)));
-/* Angular frequencies of rotary embedding from the configuration: default, linear, llama3. */
-struct bvec *model_rope(struct model *m, int rot_dim, struct err *e);
+/* Angular frequencies of rotary embedding from the configuration: default, linear, llama3, proportional. kind: the
+ * layers they are for, ROPE_FULL ("full_attention") or ROPE_SLIDING ("sliding_attention"); most families have one for all. */
+#define ROPE_FULL "full_attention"
+#define ROPE_SLIDING "sliding_attention"
+struct bvec *model_rope_of(struct model *m, int rot_dim, const char *kind, struct err *e);
+struct bvec *model_rope(struct model *m, int rot_dim, struct err *e); // for full attention
 /* The activation that a key of the configuration names, silu where it is absent. */
 int model_activation(const struct model *m, const char *key, enum activation *act, struct err *e);
 /* Window of a layer, 0: it sees all tokens. By layer_types; where the configuration has none, slides says whether
@@ -83,10 +90,13 @@ struct mlp_layer {
 int attn_bind(struct model *m, struct attn_layer *l, const char *key, float norm_plus, bool qk_norm, int layer, struct err *e);
 /* Biases of the query, key and value products, and of the output product if it has one; after attn_bind. */
 int attn_bind_biases(struct model *m, struct attn_layer *l, const char *key, bool has_output, struct err *e);
-void attn_forward(const struct model *m, const struct step *s, const struct attn_layer *l);
+/* The block on the norm of BUF_X: its output is added to BUF_X, or stored where dst is another buffer. */
+void attn_block(const struct model *m, const struct step *s, const struct attn_layer *l, enum buffer dst);
+void attn_forward(const struct model *m, const struct step *s, const struct attn_layer *l); // added
 int mlp_bind(struct model *m, struct mlp_layer *l, const char *key, int64_t inter, struct err *e);
 int mlp_bind_biases(struct model *m, struct mlp_layer *l, const char *key, int64_t inter, struct err *e);
-void mlp_forward(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l);
+void mlp_block(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l, enum buffer dst);
+void mlp_forward(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l); // added
 
 /* The plain pre-norm decoder: layers of one attention block and one MLP. */
 struct decoder_layer {
@@ -96,7 +106,7 @@ struct decoder_layer {
 struct decoder_layer *decoder_layers(struct model *m); // n_layers of them, zeroed, as the model's layers
 void decoder_forward(const struct model *m, const struct step *s, int layer0, int layer1);
 
-extern const struct arch arch_qwen35, arch_llama, arch_qwen2;
+extern const struct arch arch_qwen35, arch_llama, arch_qwen2, arch_gemma3;
 
 /* ---- the MTP head of Qwen3.5/3.6/3.8 ---- */
 

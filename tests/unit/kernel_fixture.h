@@ -242,6 +242,19 @@ static float naive_sigmoid(float x)
     return (x < 0 ? e : 1.0f) / (1.0f + e);
 }
 
+static float naive_tanh(float x)
+{
+    float z = fabsf(x), u = z * z, p = -6.27423916e-3f, t;
+    static const float c[] = {2.10716780e-2f, -5.38523085e-2f, 1.33325860e-1f, -3.33333164e-1f};
+    for (int i = 0; i < 4; i++)
+        p = fmaf(p, u, c[i]);
+    if (z < 0.55f)
+        t = fmaf(z * u, p, z);
+    else
+        t = 1.0f - 2.0f / (naive_exp(fminf(2.0f * z, 88)) + 1.0f);
+    return x < 0 ? 0.0f - t : t;
+}
+
 static float naive_gelu(float x) { return x * naive_sigmoid(x * fmaf(x * x, 0.0713548163f, 1.59576912f)); }
 
 #endif

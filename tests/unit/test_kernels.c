@@ -235,6 +235,9 @@ static void test_rows(void **state)
         for (int i = 0; i < n; i++)
             want[i] = x[i] * 0.3f;
         ON_EACH(y, n + 3, x, want, k->scale(y, 0.3f, n))
+        for (int i = 0; i < n; i++)
+            want[i] = naive_tanh(x[i] / 3) * 3;
+        ON_EACH(y, n + 3, x, want, k->softcap(y, 3, n))
         for (int with = 0; with < 2; with++) {
             s = 1.0f / sqrtf(naive_dot(x, x, n) + 1e-6f);
             for (int i = 0; i < n; i++)
@@ -366,6 +369,29 @@ static void test_gelu(void **state)
     for (int k = 0; k < n_isa; k++) {
         float x = NAN, one = 1;
         isa[k]->act_mul(ACT_GELU_TANH, &x, &one, 1, &x);
+        assert_true(isnan(x));
+    }
+}
+
+/* tanh, by a cap of 1: against long double, odd, never past 1. */
+static void test_tanh(void **state)
+{
+    (void)state;
+    static const float edge[] = {0, 0.55f, 0x1.199998p-1f, 1e-8f, 9, 10, 44, 45, 1e10f, INFINITY};
+    for (int i = 0; i < 200000; i++) {
+        float x = i < 10 ? edge[i] : i < 1000 ? uniform(0, 60) : i < 100000 ? uniform(0, 1) : uniform(0, 12), want = naive_tanh(x);
+        for (int k = 0; k < n_isa; k++) {
+            float y[2] = {x, -x};
+            isa[k]->softcap(y, 1, 2);
+            assert_memory_equal(y, &want, 4);
+            assert_true(y[1] == -want && want <= 1);
+        }
+        long double exact = tanhl((long double)x);
+        assert_true(fabsl(want - exact) <= 2e-7L * exact);
+    }
+    for (int k = 0; k < n_isa; k++) {
+        float x = NAN;
+        isa[k]->softcap(&x, 30, 1);
         assert_true(isnan(x));
     }
 }
@@ -564,7 +590,7 @@ int main(void)
         cmocka_unit_test(test_quantized), cmocka_unit_test(test_float),   cmocka_unit_test(test_short_group),
         cmocka_unit_test(test_rows),      cmocka_unit_test(test_rotate),  cmocka_unit_test(test_to_f16),
         cmocka_unit_test(test_conv),      cmocka_unit_test(test_exp),     cmocka_unit_test(test_gelu),
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_gdn),
+        cmocka_unit_test(test_tanh),      cmocka_unit_test(test_attention), cmocka_unit_test(test_gdn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -333,6 +333,8 @@ static void sink_tile(const struct mm_job *j, enum buffer dst, int64_t o0, int n
     struct cpu *c = j->c;
     for (int r = 0; r < n; r++) {
         float *v = y + r * TILE_OUT;
+        if (j->head && j->head->softcap != 0)
+            c->k->softcap(v, j->head->softcap, n_out);
         switch (j->sink) {
         case SINK_STORE:
             memcpy(buf_row(c, dst, r0 + r) + o0, v, (size_t)n_out * sizeof *v);
@@ -437,7 +439,7 @@ static void cpu_head(struct backend *b, const struct step *s, enum buffer src, c
     struct product p = {w, BUF_X};
     for (int r0 = 0; r0 < n; r0 += ROWS_MAX) { // a block of rows per pass over the head
         int nr = n - r0 < ROWS_MAX ? n - r0 : ROWS_MAX;
-        struct head_out part = {out->logits ? out->logits + r0 * out->ld : NULL, out->ld, NULL, NULL};
+        struct head_out part = {.logits = out->logits ? out->logits + r0 * out->ld : NULL, .ld = out->ld, .softcap = out->softcap};
         struct mm_job j = {.c = c, .s = s, .src = src, .sel = sel + r0, .prod = &p, .n_prod = 1, .n = nr, .head = &part,
                            .sink = out->logits ? SINK_LOGITS : SINK_BEST};
         for (int i = 0; i < c->threads * ROWS_MAX; i++)
@@ -479,7 +481,8 @@ struct row_job {
     const struct bvec *norm;
     float eps;
     enum buffer src, dst;
-    int dst_col;
+    int dst_col, n; // n: parts of a norm, elements of a row to scale
+    float factor;
 };
 
 static void embed_rows(void *ud, int first, int last, int thread)
@@ -508,6 +511,39 @@ static void cpu_norm(struct backend *b, const struct step *s, enum buffer src, c
 {
     struct row_job j = {.c = (struct cpu *)b, .s = s, .norm = w, .eps = eps, .src = src, .dst = dst, .dst_col = dst_col};
     pool_run(j.c->pool, norm_rows, &j, s->n_rows, 4);
+}
+
+static void norm_add_rows(void *ud, int first, int last, int thread)
+{
+    struct row_job *j = ud;
+    struct cpu *c = j->c;
+    int width = j->norm->n;
+    float *y = local_of(c, thread);
+    for (int r = first; r < last; r++)
+        for (int i = 0; i < j->n; i++) {
+            c->k->rms(buf_row(c, j->src, r) + i * width, j->norm->f, width, j->eps, y);
+            c->k->add(buf_row(c, j->dst, r) + i * width, y, width);
+        }
+}
+
+static void cpu_norm_add(struct backend *b, const struct step *s, enum buffer src, const struct bvec *w, float eps, int n_parts, enum buffer dst)
+{
+    struct row_job j = {.c = (struct cpu *)b, .s = s, .norm = w, .eps = eps, .src = src, .dst = dst, .n = n_parts};
+    pool_run(j.c->pool, norm_add_rows, &j, s->n_rows, 4);
+}
+
+static void scale_rows(void *ud, int first, int last, int thread)
+{
+    struct row_job *j = ud;
+    (void)thread;
+    for (int r = first; r < last; r++)
+        j->c->k->scale(buf_row(j->c, j->dst, r), j->factor, j->n);
+}
+
+static void cpu_scale(struct backend *b, const struct step *s, enum buffer dst, int n, float factor)
+{
+    struct row_job j = {.c = (struct cpu *)b, .s = s, .dst = dst, .n = n, .factor = factor};
+    pool_run(j.c->pool, scale_rows, &j, s->n_rows, 4);
 }
 
 static void cpu_read(struct backend *b, enum buffer buf, int row, int n, float *dst)
@@ -552,7 +588,7 @@ static void cpu_rec_read(struct backend *b, int i, int rec, float *dst)
 
 static const struct backend_ops cpu_ops = {
     .name = "cpu", .close = cpu_close, .weight = cpu_weight, .rows = cpu_rows, .rows_set = cpu_rows_set, .vec = cpu_vec, .bias = cpu_bias, .setup = cpu_setup,
-    .embed = cpu_embed, .norm = cpu_norm, .norm_mm = cpu_norm_mm, .mm = cpu_mm, .mm_add = cpu_mm_add, .attn = cpu_attn,
+    .embed = cpu_embed, .norm = cpu_norm, .norm_add = cpu_norm_add, .scale = cpu_scale, .norm_mm = cpu_norm_mm, .mm = cpu_mm, .mm_add = cpu_mm_add, .attn = cpu_attn,
     .gdn = cpu_gdn, .mlp = cpu_mlp, .head = cpu_head, .read = cpu_read, .write = cpu_write, .page_copy = cpu_page_copy,
     .slot_clear = cpu_slot_clear, .slot_copy = cpu_slot_copy, .page_io = cpu_page_io, .slot_io = cpu_slot_io, .rec_read = cpu_rec_read,
 };

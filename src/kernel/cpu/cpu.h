@@ -62,6 +62,7 @@ struct cpu_kernels {
     void (*sigmoid_mul)(float *x, const float *gate, int n);
     void (*add)(float *x, const float *y, int n);
     void (*scale)(float *x, float s, int n);
+    void (*softcap)(float *x, float cap, int n);
     void (*rotate)(float *x, const float *cs, int half, bool adjacent); // cs: half cosines, half sines
     void (*to_f16)(const float *x, int n, uint16_t *y);
     /* One segment for n_q queries: ms[2*i] = max, ms[2*i+1] = sum, o [n_q, dim]. Rows that see no key: max -inf. */

@@ -225,6 +225,21 @@ INLINE v16 v16_gelu(v16 x)
     return v16_mul(x, v16_sigmoid(u2));
 }
 
+/* docs/arithmetic.md §3. Coefficients: minimax polynomial of tanh below 0.55, relative error 2^-29. */
+INLINE v16 v16_tanh(v16 x)
+{
+    v16 z = v16_abs(x), u = v16_mul(z, z), one = v16_set1(1.0f), two = v16_set1(2.0f);
+    v16 p = v16_set1(-6.27423916e-3f);
+    p = v16_fma(p, u, v16_set1(2.10716780e-2f));
+    p = v16_fma(p, u, v16_set1(-5.38523085e-2f));
+    p = v16_fma(p, u, v16_set1(1.33325860e-1f));
+    p = v16_fma(p, u, v16_set1(-3.33333164e-1f));
+    v16 near = v16_fma(v16_mul(z, u), p, z);
+    v16 far = v16_sub(one, v16_div(two, v16_add(v16_exp(v16_mul(two, z)), one)));
+    v16 t = v16_lt(z, v16_set1(0.55f), near, far);
+    return v16_lt(x, v16_zero(), v16_sub(v16_zero(), t), t);
+}
+
 /* Sum of a_i * b_i over n, 16 lanes. */
 INLINE float dot16(const float *a, const float *b, int n)
 {
