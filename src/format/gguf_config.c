@@ -159,21 +159,26 @@ static void put_kv_heads(struct writer *w, int64_t heads, int64_t key_length)
         put_int(w, "num_key_value_heads", v);
 }
 
-static void put_common(struct writer *w)
+/* Sizes of architectures whose layers are all alike. */
+static void put_sizes(struct writer *w)
 {
     int64_t n, heads = 0, key_length = 0;
-    const struct weight *embed = weights_find(w->p->weights, "embed_tokens.weight");
-    copy_int(w, "hidden_size", "embedding_length");
     copy_int(w, "intermediate_size", "feed_forward_length");
-    copy_int(w, "max_position_embeddings", "context_length");
     if (gguf_arch_int(w->g, w->arch, "attention.head_count", &heads))
         put_int(w, "num_attention_heads", heads);
-    copy_num(w, "rms_norm_eps", "attention.layer_norm_rms_epsilon");
     if (gguf_arch_int(w->g, w->arch, "attention.key_length", &key_length))
         put_int(w, "head_dim", key_length);
     else if (gguf_arch_int(w->g, w->arch, "embedding_length", &n) && heads > 0 && n % heads == 0)
         key_length = n / heads;
     put_kv_heads(w, heads, key_length);
+}
+
+static void put_common(struct writer *w)
+{
+    const struct weight *embed = weights_find(w->p->weights, "embed_tokens.weight");
+    copy_int(w, "hidden_size", "embedding_length");
+    copy_int(w, "max_position_embeddings", "context_length");
+    copy_num(w, "rms_norm_eps", "attention.layer_norm_rms_epsilon");
     if (embed)
         put_int(w, "vocab_size", embed->ne[0]);
     else
@@ -284,6 +289,74 @@ static void put_gemma3(struct writer *w)
     if (is_27b || gguf_arch_int(w->g, w->arch, "attention.key_length", &dim))
         put_int(w, "query_pre_attn_scalar", is_27b ? hidden / heads : dim);
     put_text(w, "foresay_norms", "effective");
+}
+
+/* Value of a layer, from an array or a number for all; 0 if there is none. */
+static int64_t layer_int(const struct writer *w, const char *key, int64_t layer)
+{
+    const struct gguf_kv *kv = gguf_arch_find(w->g, w->arch, key);
+    int64_t v = 0;
+    if (!kv || kv->type != GGUF_ARRAY || kv->n > MAX_LAYERS || (uint64_t)layer >= kv->n)
+        return gguf_int(kv, &v) ? v : 0;
+    int64_t *all = xmalloc((size_t)kv->n * sizeof *all);
+    v = gguf_ints(kv, all) ? all[layer] : 0;
+    free(all);
+    return v;
+}
+
+/* The share of rotary pairs that turn: rope_freqs holds 1 for them and something huge for the others. */
+static double turning_share(const struct writer *w, int64_t pairs)
+{
+    const float *f = pairs > 0 && has_tensor(w, "rope_freqs.weight") ? weights_floats(w->p->weights, NULL, pairs, "rope_freqs.weight") : NULL;
+    int64_t n = 0;
+    while (f && n < pairs && f[n] < 1e9f)
+        n++;
+    return f ? (double)n / (double)pairs : 1;
+}
+
+static void put_gemma4(struct writer *w)
+{
+    int64_t layers = 0, full = 0, sliding = 0, shared = 0, dim = 0, n;
+    put_text(w, "model_type", "gemma4_text");
+    if (gguf_arch_int(w->g, w->arch, "block_count", &layers) && layers > 0 && layers <= MAX_LAYERS)
+        put_int(w, "num_hidden_layers", layers);
+    else
+        layers = 1;
+    put_sliding_layers(w, layers, 0);
+    while (full < layers - 1 && layer_int(w, "attention.sliding_window_pattern", full))
+        full++;
+    while (sliding < layers - 1 && !layer_int(w, "attention.sliding_window_pattern", sliding))
+        sliding++;
+    put_int(w, "intermediate_size", layer_int(w, "feed_forward_length", 0));
+    put_raw(w, "use_double_wide_mlp", layer_int(w, "feed_forward_length", layers - 1) > layer_int(w, "feed_forward_length", 0) ? "true" : "false");
+    copy_int(w, "num_attention_heads", "attention.head_count");
+    put_int(w, "num_key_value_heads", layer_int(w, "attention.head_count_kv", sliding));
+    put_int(w, "num_global_key_value_heads", layer_int(w, "attention.head_count_kv", full));
+    put_raw(w, "attention_k_eq_v", weights_find(w->p->weights, "layers.%d.self_attn.v_proj.weight", (int)full) ? "false" : "true");
+    copy_int(w, "head_dim", "attention.key_length_swa");
+    if (gguf_arch_int(w->g, w->arch, "attention.key_length", &dim))
+        put_int(w, "global_head_dim", dim);
+    gguf_arch_int(w->g, w->arch, "attention.shared_kv_layers", &shared);
+    put_int(w, "num_kv_shared_layers", shared);
+    copy_int(w, "sliding_window", "attention.sliding_window");
+    copy_int(w, "hidden_size_per_layer_input", "embedding_length_per_layer_input");
+    const struct weight *embed = weights_find(w->p->weights, "embed_tokens_per_layer.weight");
+    if (embed)
+        put_int(w, "vocab_size_per_layer_input", embed->ne[0]);
+    copy_num(w, "final_logit_softcapping", "final_logit_softcapping");
+    put_raw(w, "rope_parameters", "{\"full_attention\":{\"rope_type\":\"proportional\"");
+    copy_num(w, "rope_theta", "rope.freq_base");
+    put_key(w, "partial_rotary_factor");
+    json_write_double(&w->b, turning_share(w, dim / 2));
+    buf_str(&w->b, "},\"sliding_attention\":{\"rope_type\":\"default\"");
+    copy_num(w, "rope_theta", "rope.freq_base_swa");
+    buf_str(&w->b, "}}");
+    bool is_moe = gguf_arch_int(w->g, w->arch, "expert_count", &n) && n > 0;
+    put_raw(w, "enable_moe_block", is_moe ? "true" : "false");
+    if (is_moe)
+        put_int(w, "num_experts", n);
+    copy_int(w, "top_k_experts", "expert_used_count");
+    copy_int(w, "moe_intermediate_size", "expert_feed_forward_length");
 }
 
 static void put_layer_types(struct writer *w, int64_t n_layers)
@@ -408,6 +481,8 @@ int gguf_config(struct package *p, const struct gguf *g, struct err *e)
         put_qwen2(&w);
     } else if (!strcmp(m.arch, "gemma3")) {
         put_gemma3(&w);
+    } else if (!strcmp(m.arch, "gemma4")) {
+        put_gemma4(&w);
     } else if (!strcmp(m.arch, "qwen35")) {
         put_qwen35(&w, &m);
     } else {
@@ -416,6 +491,8 @@ int gguf_config(struct package *p, const struct gguf *g, struct err *e)
         put_text(&w, "model_type", name);
         copy_int(&w, "num_hidden_layers", "block_count");
     }
+    if (strcmp(m.arch, "gemma4"))
+        put_sizes(&w);
     put_common(&w);
     if (gguf_int(gguf_find(g, "tokenizer.ggml.eos_token_id"), &id) && id >= 0)
         put_int(&w, "eos_token_id", id);

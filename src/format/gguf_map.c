@@ -15,6 +15,9 @@ static const struct pair global_names[] = {
     {"output_norm.weight", "norm.weight"},
     {"output.weight", "lm_head.weight"},
     {"rope_freqs.weight", "rope_freqs.weight"},
+    {"per_layer_token_embd.weight", "embed_tokens_per_layer.weight"},
+    {"per_layer_model_proj.weight", "per_layer_model_projection.weight"},
+    {"per_layer_proj_norm.weight", "per_layer_projection_norm.weight"},
 };
 
 static const struct pair block_names[] = {
@@ -35,6 +38,18 @@ static const struct pair gemma_names[] = {
     {"post_attention_norm.weight", "post_attention_layernorm.weight"},
     {"ffn_norm.weight", "pre_feedforward_layernorm.weight"},
     {"post_ffw_norm.weight", "post_feedforward_layernorm.weight"},
+    {"layer_output_scale.weight", "layer_scalar"}, // from here on only Gemma 4
+    {"inp_gate.weight", "per_layer_input_gate.weight"},
+    {"proj.weight", "per_layer_projection.weight"},
+    {"post_norm.weight", "post_per_layer_input_norm.weight"},
+    {"pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight"},
+    {"post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight"},
+    {"post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight"},
+    {"ffn_gate_inp.weight", "router.proj.weight"},
+    {"ffn_gate_inp.scale", "router.scale"},
+    {"ffn_gate_up_exps.weight", "experts.gate_up_proj"},
+    {"ffn_down_exps.weight", "experts.down_proj"},
+    {"ffn_down_exps.scale", "router.per_expert_scale"},
 };
 
 static const struct pair qwen35_names[] = {
@@ -71,6 +86,7 @@ static const struct {
     {"llama", NAMES(plain_names), false},
     {"qwen2", NAMES(plain_names), false},
     {"gemma3", NAMES(gemma_names), false},
+    {"gemma4", NAMES(gemma_names), false},
     {"qwen35", NAMES(qwen35_names), true},
 #undef NAMES
 };

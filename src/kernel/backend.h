@@ -18,7 +18,8 @@ struct bvec;    // a small fp32 vector
 enum { PAGE_TOKENS = 64, SEGMENT_TOKENS = 1024, PAGE_CLASSES = 4 };
 
 /* Buffers of a step, [max_rows, width] fp32 each; the model declares the widths it needs. */
-enum buffer { BUF_X, BUF_NORM, BUF_Q, BUF_K, BUF_V, BUF_Z, BUF_B, BUF_A, BUF_MIX, BUF_GATE, BUF_HIDDEN, BUF_PAIR, BUF_OUT, BUF_COUNT };
+enum buffer { BUF_X, BUF_NORM, BUF_Q, BUF_K, BUF_V, BUF_Z, BUF_B, BUF_A, BUF_MIX, BUF_GATE, BUF_HIDDEN, BUF_PAIR, BUF_OUT, BUF_LAYERS,
+              BUF_COUNT };
 
 /* One declared piece of state. Cache, tape, rollback, snapshots, inspect work from the list alone. */
 enum state_kind { STATE_KV, STATE_REC };
@@ -55,9 +56,11 @@ struct attn_params {
     int kv;                  // index among the STATE_KV pieces
     int heads, kv_heads, dim, rot_dim; // dim: head width; the first rot_dim are rotated
     const struct bvec *freq; // [rot_dim/2] angular frequencies, binary64 inside
-    const struct bvec *q_norm, *k_norm; // NULL: none
+    const struct bvec *q_norm, *k_norm, *v_norm; // NULL: none
     float eps, scale;
     bool pairs_adjacent;     // rotary pairs (2i, 2i+1) instead of (i, i + rot_dim/2)
+    bool shared;             // keys and values are those of an earlier layer of the step: BUF_K and BUF_V aren't read
+    bool v_from_k;           // values are BUF_K's rows as they are there, before norm and rotation of the keys
     bool gated;              // BUF_Q rows are [q | gate] per head; the result is times sigmoid(gate)
     int pos_shift;           // rotary position = token index + pos_shift
     int first_key;           // keys before this token index don't exist
@@ -110,6 +113,8 @@ struct backend_ops {
     /* dst += norm of src, over parts as wide as w. */
     void (*norm_add)(struct backend *, const struct step *, enum buffer src, const struct bvec *w, float eps, int n_parts, enum buffer dst);
     void (*scale)(struct backend *, const struct step *, enum buffer, int n, float factor); // the first n of each row
+    /* The first n of gate's rows become act(gate) * up, from column up_col of up. */
+    void (*act_mul)(struct backend *, const struct step *, enum activation, enum buffer gate, enum buffer up, int up_col, int n);
     void (*norm_mm)(struct backend *, const struct step *, enum buffer src, const struct bvec *w, float eps, const struct product *, int n);
     void (*mm)(struct backend *, const struct step *, enum buffer src, const struct bweight *, enum buffer dst);
     void (*mm_add)(struct backend *, const struct step *, enum buffer src, const struct bweight *, enum buffer dst);

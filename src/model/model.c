@@ -7,7 +7,7 @@
 
 #include "base/math64.h"
 
-static const struct arch *const archs[] = {&arch_qwen35, &arch_llama, &arch_qwen2, &arch_gemma3};
+static const struct arch *const archs[] = {&arch_qwen35, &arch_llama, &arch_qwen2, &arch_gemma3, &arch_gemma4};
 
 static const struct arch *find_arch(const char *type)
 {
@@ -279,7 +279,7 @@ struct bvec *model_rope_of(struct model *m, int rot_dim, const char *kind, struc
             freq[j] /= factor;
         if (divisor)
             freq[j] /= (double)divisor[j];
-        if (is_part && j >= (int)(part * rot_dim / 2))
+        if (is_part && j >= (int)(part * rot_dim / 2 + 1e-9))
             freq[j] = 0;
     }
     return vector_of(m, freq, rot_dim / 2, e);
@@ -296,19 +296,21 @@ int attn_bind(struct model *m, struct attn_layer *l, const char *key, float plus
     if (!(l->norm_in = model_vector(m, e, H, plus, "%sinput_layernorm.weight", key)) ||
         !(l->norm_post = model_vector(m, e, H, plus, "%spost_attention_layernorm.weight", key)) ||
         !(l->q = model_matrix(m, e, p->gated ? 2 * q : q, H, "%sself_attn.q_proj.weight", key)) ||
-        !(l->k = model_matrix(m, e, kv, H, "%sself_attn.k_proj.weight", key)) ||
-        !(l->v = model_matrix(m, e, kv, H, "%sself_attn.v_proj.weight", key)) ||
-        !(l->o = model_matrix(m, e, H, q, "%sself_attn.o_proj.weight", key)))
+        !(l->o = model_matrix(m, e, H, q, "%sself_attn.o_proj.weight", key)) ||
+        (qk_norm && !(p->q_norm = model_vector(m, e, p->dim, plus, "%sself_attn.q_norm.weight", key))))
         return e->code;
-    if (qk_norm && (!(p->q_norm = model_vector(m, e, p->dim, plus, "%sself_attn.q_norm.weight", key)) ||
-                    !(p->k_norm = model_vector(m, e, p->dim, plus, "%sself_attn.k_norm.weight", key))))
+    model_width(m, BUF_Q, p->gated ? 2 * q : q);
+    model_width(m, BUF_MIX, q);
+    if (p->shared)
+        return 0;
+    if (!(l->k = model_matrix(m, e, kv, H, "%sself_attn.k_proj.weight", key)) ||
+        (!p->v_from_k && !(l->v = model_matrix(m, e, kv, H, "%sself_attn.v_proj.weight", key))) ||
+        (qk_norm && !(p->k_norm = model_vector(m, e, p->dim, plus, "%sself_attn.k_norm.weight", key))))
         return e->code;
     p->kv = model_state(m, (struct state_spec){.kind = STATE_KV, .layer = layer, .heads = p->kv_heads, .dk = p->dim, .dv = p->dim,
                                                .window = layer < 0 ? 0 : p->window});
-    model_width(m, BUF_Q, p->gated ? 2 * q : q);
     model_width(m, BUF_K, kv);
     model_width(m, BUF_V, kv);
-    model_width(m, BUF_MIX, q);
     return 0;
 }
 
@@ -325,7 +327,7 @@ void attn_block(const struct model *m, const struct step *s, const struct attn_l
 {
     const struct backend_ops *op = m->be->ops;
     const struct product qkv[] = {{l->q, BUF_Q}, {l->k, BUF_K}, {l->v, BUF_V}};
-    op->norm_mm(m->be, s, BUF_X, l->norm_in, m->eps, qkv, 3);
+    op->norm_mm(m->be, s, BUF_X, l->norm_in, m->eps, qkv, !l->k ? 1 : !l->v ? 2 : 3);
     op->attn(m->be, s, &l->p, BUF_MIX);
     if (dst == BUF_X)
         op->mm_add(m->be, s, BUF_MIX, l->o, dst);

@@ -86,7 +86,8 @@ struct mlp_layer {
     struct bweight *gate, *up, *down;
     enum activation act;
 };
-/* key: prefix of the layer, as "layers.3." or "mtp.layers.0.". p: heads, dims, scale, rope set by the caller. */
+/* key: prefix of the layer, as "layers.3." or "mtp.layers.0.". p: heads, dims, scale, rope set by the caller, and kv,
+ * the owner's, where keys and values are shared: such a layer has no state and no tensors for them. */
 int attn_bind(struct model *m, struct attn_layer *l, const char *key, float norm_plus, bool qk_norm, int layer, struct err *e);
 /* Biases of the query, key and value products, and of the output product if it has one; after attn_bind. */
 int attn_bind_biases(struct model *m, struct attn_layer *l, const char *key, bool has_output, struct err *e);
@@ -106,7 +107,7 @@ struct decoder_layer {
 struct decoder_layer *decoder_layers(struct model *m); // n_layers of them, zeroed, as the model's layers
 void decoder_forward(const struct model *m, const struct step *s, int layer0, int layer1);
 
-extern const struct arch arch_qwen35, arch_llama, arch_qwen2, arch_gemma3;
+extern const struct arch arch_qwen35, arch_llama, arch_qwen2, arch_gemma3, arch_gemma4;
 
 /* ---- the MTP head of Qwen3.5/3.6/3.8 ---- */
 

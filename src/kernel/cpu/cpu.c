@@ -481,8 +481,9 @@ struct row_job {
     const struct bvec *norm;
     float eps;
     enum buffer src, dst;
-    int dst_col, n; // n: parts of a norm, elements of a row to scale
+    int dst_col, src_col, n; // n: parts of a norm, elements of a row
     float factor;
+    enum activation act;
 };
 
 static void embed_rows(void *ud, int first, int last, int thread)
@@ -546,6 +547,22 @@ static void cpu_scale(struct backend *b, const struct step *s, enum buffer dst, 
     pool_run(j.c->pool, scale_rows, &j, s->n_rows, 4);
 }
 
+static void act_mul_rows(void *ud, int first, int last, int thread)
+{
+    struct row_job *j = ud;
+    (void)thread;
+    for (int r = first; r < last; r++) {
+        float *y = buf_row(j->c, j->dst, r);
+        j->c->k->act_mul(j->act, y, buf_row(j->c, j->src, r) + j->src_col, j->n, y);
+    }
+}
+
+static void cpu_act_mul(struct backend *b, const struct step *s, enum activation act, enum buffer gate, enum buffer up, int up_col, int n)
+{
+    struct row_job j = {.c = (struct cpu *)b, .s = s, .dst = gate, .src = up, .src_col = up_col, .n = n, .act = act};
+    pool_run(j.c->pool, act_mul_rows, &j, s->n_rows, 4);
+}
+
 static void cpu_read(struct backend *b, enum buffer buf, int row, int n, float *dst)
 {
     struct cpu *c = (struct cpu *)b;
@@ -588,7 +605,7 @@ static void cpu_rec_read(struct backend *b, int i, int rec, float *dst)
 
 static const struct backend_ops cpu_ops = {
     .name = "cpu", .close = cpu_close, .weight = cpu_weight, .rows = cpu_rows, .rows_set = cpu_rows_set, .vec = cpu_vec, .bias = cpu_bias, .setup = cpu_setup,
-    .embed = cpu_embed, .norm = cpu_norm, .norm_add = cpu_norm_add, .scale = cpu_scale, .norm_mm = cpu_norm_mm, .mm = cpu_mm, .mm_add = cpu_mm_add, .attn = cpu_attn,
+    .embed = cpu_embed, .norm = cpu_norm, .norm_add = cpu_norm_add, .scale = cpu_scale, .act_mul = cpu_act_mul, .norm_mm = cpu_norm_mm, .mm = cpu_mm, .mm_add = cpu_mm_add, .attn = cpu_attn,
     .gdn = cpu_gdn, .mlp = cpu_mlp, .head = cpu_head, .read = cpu_read, .write = cpu_write, .page_copy = cpu_page_copy,
     .slot_clear = cpu_slot_clear, .slot_copy = cpu_slot_copy, .page_io = cpu_page_io, .slot_io = cpu_slot_io, .rec_read = cpu_rec_read,
 };

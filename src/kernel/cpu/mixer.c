@@ -54,6 +54,8 @@ static void angles(struct cpu *c, const struct step *s, const struct attn_params
     c->cs_rows = s->n_rows;
 }
 
+static int heads_prepared(const struct attn_params *p) { return p->heads + (p->shared ? 0 : 2 * p->kv_heads); }
+
 /* Item: one head of one row. Query heads go to c->q, keys and values to their page in final form. */
 static void prepare_heads(void *ud, int first, int last, int thread)
 {
@@ -61,7 +63,7 @@ static void prepare_heads(void *ud, int first, int last, int thread)
     struct cpu *c = j->c;
     const struct attn_params *p = j->p;
     const struct kv_place *kv = &c->kv[p->kv];
-    int per_row = p->heads + 2 * p->kv_heads, half = p->rot_dim / 2;
+    int per_row = heads_prepared(p), half = p->rot_dim / 2;
     float *tmp = local_of(c, thread);
     for (int i = first; i < last; i++) {
         int r = i / per_row, h = i % per_row;
@@ -86,8 +88,10 @@ static void prepare_heads(void *ud, int first, int last, int thread)
             c->k->rotate(tmp, cs, half, p->pairs_adjacent);
             c->k->to_f16(tmp, p->dim, (uint16_t *)(page + kv->k) + ((int64_t)kh * PAGE_TOKENS + t % PAGE_TOKENS) * p->dim);
         } else {
-            c->k->to_f16(buf_row(c, BUF_V, r) + kh * p->dim, p->dim,
-                         (uint16_t *)(page + kv->v) + ((int64_t)kh * PAGE_TOKENS + t % PAGE_TOKENS) * p->dim);
+            const float *v = buf_row(c, p->v_from_k ? BUF_K : BUF_V, r) + kh * p->dim;
+            if (p->v_norm)
+                c->k->rms(v, p->v_norm->f, p->dim, p->eps, tmp);
+            c->k->to_f16(p->v_norm ? tmp : v, p->dim, (uint16_t *)(page + kv->v) + ((int64_t)kh * PAGE_TOKENS + t % PAGE_TOKENS) * p->dim);
         }
     }
 }
@@ -234,7 +238,7 @@ void cpu_attn(struct backend *b, const struct step *s, const struct attn_params 
     struct cpu *c = (struct cpu *)b;
     struct attn_job j = {.c = c, .s = s, .p = p, .dst = dst, .group = p->heads / p->kv_heads};
     angles(c, s, p);
-    pool_run(c->pool, prepare_heads, &j, s->n_rows * (p->heads + 2 * p->kv_heads), 8);
+    pool_run(c->pool, prepare_heads, &j, s->n_rows * heads_prepared(p), 8);
     for (int r = 0; r < s->n_runs; r++) {
         int segments = (s->runs[r].pos0 + s->runs[r].n - 1) / SEGMENT_TOKENS + 1 - first_segment(p, s->runs[r].pos0);
         j.n_tiles += (s->runs[r].n + DECODE_ROWS - 1) / DECODE_ROWS;
