@@ -38,6 +38,21 @@ static void w_norm(struct backend *b, const struct step *s, enum buffer src, con
     real->norm(b, s, src, w, eps, dst, col);
     look("norm", s);
 }
+static void w_norm_add(struct backend *b, const struct step *s, enum buffer src, const struct bvec *w, float eps, int n_parts, enum buffer dst)
+{
+    real->norm_add(b, s, src, w, eps, n_parts, dst);
+    look("norm_add", s);
+}
+static void w_scale(struct backend *b, const struct step *s, enum buffer dst, int n, float factor)
+{
+    real->scale(b, s, dst, n, factor);
+    look("scale", s);
+}
+static void w_act_mul(struct backend *b, const struct step *s, enum activation act, enum buffer gate, enum buffer up, int up_col, int n)
+{
+    real->act_mul(b, s, act, gate, up, up_col, n);
+    look("act_mul", s);
+}
 static void w_norm_mm(struct backend *b, const struct step *s, enum buffer src, const struct bvec *w, float eps, const struct product *p,
                       int n)
 {
@@ -130,6 +145,7 @@ static void watch(const char *path, int n_tokens)
     real = be->ops;
     struct backend_ops watched = *real;
     watched.embed = w_embed, watched.norm = w_norm, watched.norm_mm = w_norm_mm, watched.mm = w_mm, watched.mm_add = w_mm_add;
+    watched.norm_add = w_norm_add, watched.scale = w_scale, watched.act_mul = w_act_mul;
     watched.attn = w_attn, watched.gdn = w_gdn, watched.mlp = w_mlp, watched.head = w_head;
     be->ops = &watched;
     raised = calls = 0;
@@ -155,8 +171,15 @@ static void test_demo(void **state)
     watch("models/demo", 300);
 }
 
+static void test_gemma(void **state)
+{
+    (void)state;
+    watch("tests/golden/models/gemma3-mlx-4bit", 600);
+    watch("tests/golden/models/gemma4-ple", 600);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tiny), cmocka_unit_test(test_demo)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tiny), cmocka_unit_test(test_demo), cmocka_unit_test(test_gemma)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* The schedule fuzzer with a fixed budget: small models often, true widths a little. Models are made by
- * `make guard-models`; the demo model is used where the checkout carries it. */
+ * `make guard-models`, small families are golden ones; the demo model is used where the checkout carries it. */
 #include <stdio.h>
 
 #include "base/file.h"
@@ -21,6 +21,11 @@ int main(void)
     } all[] = {
         {"build/models/tiny", 30000, 1200, 9, 4000, 200},
         {"models/demo", 6000, 1200, 4, 500, 100},
+        {"build/models/window-100", 6000, 1200, 9, 400, 300},
+        {"build/models/window-1000", 6000, 1200, 9, 400, 1100},
+        {"tests/golden/models/gemma3-mlx-4bit", 6000, 1200, 9, 200, 150},
+        {"tests/golden/models/gemma4-ple", 6000, 1200, 9, 200, 150},
+        {"tests/golden/models/qwen2", 3000, 400, 6, 100, 100},
         {"build/models/thin-0.8B", 2000, 100, 2, 100, 20},
         {"build/models/thin-27B", 400, 70, 1, 0, 0},
     };
