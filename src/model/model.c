@@ -7,17 +7,6 @@
 
 #include "base/math64.h"
 
-static const struct arch *const archs[] = {&arch_qwen35, &arch_llama, &arch_qwen2, &arch_gemma3, &arch_gemma4};
-
-static const struct arch *find_arch(const char *type)
-{
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-        for (int k = 0; k < 4 && archs[i]->types[k]; k++)
-            if (!strcmp(type, archs[i]->types[k]))
-                return archs[i];
-    return NULL;
-}
-
 /* What every architecture has: sizes, embedding, final norm, head. */
 static int bind_common(struct model *m, struct err *e)
 {
@@ -60,8 +49,8 @@ int model_open(struct model **out, struct package *p, struct backend *be, struct
     const char *type = json_str(json_get(p->config, "model_type"), NULL);
     if (!type)
         err_set(e, ERR_FORMAT, "%s: config.json: missing model_type", p->path);
-    else if (!(m->arch = find_arch(type)))
-        err_set(e, ERR_UNSUPPORTED, "%s: unsupported architecture \"%.80s\"; supported are Qwen3.5/3.6/3.8 dense and Llama", p->path, type);
+    else if (!(m->arch = arch_find(type)))
+        arch_refuse(p->path, type, e);
     else if (!(m->arch->defaults && cfg_defaults(p, m->arch->defaults, e)) && !bind_common(m, e))
         m->arch->bind(m, e);
     if (e->code) {

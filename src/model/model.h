@@ -107,6 +107,10 @@ struct decoder_layer {
 struct decoder_layer *decoder_layers(struct model *m); // n_layers of them, zeroed, as the model's layers
 void decoder_forward(const struct model *m, const struct step *s, int layer0, int layer1);
 
+const struct arch *arch_find(const char *type); // by model_type; NULL: there is none
+/* Says what a family that isn't run lacks. Always ERR_UNSUPPORTED. */
+int arch_refuse(const char *file, const char *type, struct err *e);
+
 extern const struct arch arch_qwen35, arch_llama, arch_qwen2, arch_gemma3, arch_gemma4;
 
 /* ---- the MTP head of Qwen3.5/3.6/3.8 ---- */
