@@ -247,6 +247,16 @@ static void put_qwen2(struct writer *w)
     put_rope_scaling(w);
 }
 
+static void put_smollm3(struct writer *w)
+{
+    put_text(w, "model_type", "smollm3");
+    copy_int(w, "num_hidden_layers", "block_count");
+    copy_num(w, "rope_theta", "rope.freq_base");
+    put_rope_scaling(w);
+    put_int(w, "no_rope_layer_interval", 4); // llama.cpp's constant: the file doesn't say it
+    put_text(w, "foresay_rope_pairs", "adjacent");
+}
+
 /* Which layers look through a window: a flag for each, or one full layer in so many. */
 static void put_sliding_layers(struct writer *w, int64_t n_layers, int64_t usual)
 {
@@ -304,6 +314,13 @@ static int64_t layer_int(const struct writer *w, const char *key, int64_t layer)
     return v;
 }
 
+static void put_layer_int(struct writer *w, const char *key, const char *from, int64_t layer)
+{
+    int64_t v = layer_int(w, from, layer);
+    if (v)
+        put_int(w, key, v);
+}
+
 /* The share of rotary pairs that turn: rope_freqs holds 1 for them and something huge for the others. */
 static double turning_share(const struct writer *w, int64_t pairs)
 {
@@ -327,11 +344,11 @@ static void put_gemma4(struct writer *w)
         full++;
     while (sliding < layers - 1 && !layer_int(w, "attention.sliding_window_pattern", sliding))
         sliding++;
-    put_int(w, "intermediate_size", layer_int(w, "feed_forward_length", 0));
+    put_layer_int(w, "intermediate_size", "feed_forward_length", 0);
     put_raw(w, "use_double_wide_mlp", layer_int(w, "feed_forward_length", layers - 1) > layer_int(w, "feed_forward_length", 0) ? "true" : "false");
     copy_int(w, "num_attention_heads", "attention.head_count");
-    put_int(w, "num_key_value_heads", layer_int(w, "attention.head_count_kv", sliding));
-    put_int(w, "num_global_key_value_heads", layer_int(w, "attention.head_count_kv", full));
+    put_layer_int(w, "num_key_value_heads", "attention.head_count_kv", sliding);
+    put_layer_int(w, "num_global_key_value_heads", "attention.head_count_kv", full);
     put_raw(w, "attention_k_eq_v", weights_find(w->p->weights, "layers.%d.self_attn.v_proj.weight", (int)full) ? "false" : "true");
     copy_int(w, "head_dim", "attention.key_length_swa");
     if (gguf_arch_int(w->g, w->arch, "attention.key_length", &dim))
@@ -479,6 +496,8 @@ int gguf_config(struct package *p, const struct gguf *g, struct err *e)
         put_llama(&w);
     } else if (!strcmp(m.arch, "qwen2")) {
         put_qwen2(&w);
+    } else if (!strcmp(m.arch, "smollm3")) {
+        put_smollm3(&w);
     } else if (!strcmp(m.arch, "gemma3")) {
         put_gemma3(&w);
     } else if (!strcmp(m.arch, "gemma4")) {

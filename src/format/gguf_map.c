@@ -85,6 +85,7 @@ static const struct {
 #define NAMES(table) table, sizeof table / sizeof *table
     {"llama", NAMES(plain_names), false},
     {"qwen2", NAMES(plain_names), false},
+    {"smollm3", NAMES(plain_names), false},
     {"gemma3", NAMES(gemma_names), false},
     {"gemma4", NAMES(gemma_names), false},
     {"qwen35", NAMES(qwen35_names), true},

@@ -54,7 +54,7 @@ struct step {
 
 struct attn_params {
     int kv;                  // index among the STATE_KV pieces
-    int heads, kv_heads, dim, rot_dim; // dim: head width; the first rot_dim are rotated
+    int heads, kv_heads, dim, rot_dim; // dim: head width; the first rot_dim (or none) are rotated
     const struct bvec *freq; // [rot_dim/2] angular frequencies, binary64 inside
     const struct bvec *q_norm, *k_norm, *v_norm; // NULL: none
     float eps, scale;

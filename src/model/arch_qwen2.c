@@ -3,37 +3,20 @@
  * GGUF architecture "qwen2", rows in HF's order. */
 #include "model/model.h"
 
-#include <math.h>
-#include <stdio.h>
-
 static int bind(struct model *m, struct err *e)
 {
-    const struct package *p = m->pkg;
-    int64_t inter, first_sliding = 0;
+    struct decoder d;
+    int64_t first_sliding = 0;
     bool slides;
-    enum activation act;
-    if (cfg_int(p, "intermediate_size", 1, 1 << 24, &inter, e) || cfg_bool_or(p, "use_sliding_window", false, &slides, e) ||
-        model_activation(m, "hidden_act", &act, e))
+    if (decoder_read(m, &d, e) || cfg_bool_or(m->pkg, "use_sliding_window", false, &slides, e))
         return e->code;
-    if (slides && !cfg_get(p, "layer_types") && cfg_int(p, "max_window_layers", 0, MODEL_MAX_LAYERS, &first_sliding, e))
+    if (slides && !cfg_get(m->pkg, "layer_types") && cfg_int(m->pkg, "max_window_layers", 0, MODEL_MAX_LAYERS, &first_sliding, e))
         return e->code;
-    struct bvec *freq = model_rope(m, m->head_dim, e);
-    if (!freq || !(m->final_norm = model_vector(m, e, m->hidden, 0, "norm.weight")))
-        return e->code;
-    struct decoder_layer *l = decoder_layers(m);
-    for (int i = 0; i < m->n_layers; i++) {
-        char key[32];
-        snprintf(key, sizeof key, "layers.%d.", i);
-        l[i].mlp.act = act;
-        l[i].attn.p = (struct attn_params){
-            .heads = m->heads, .kv_heads = m->kv_heads, .dim = m->head_dim, .rot_dim = m->head_dim, .freq = freq, .eps = m->eps,
-            .scale = 1.0f / sqrtf((float)m->head_dim),
-        };
-        if (model_window(m, i, slides && i >= first_sliding, &l[i].attn.p.window, e) || attn_bind(m, &l[i].attn, key, 0, false, i, e) ||
-            attn_bind_biases(m, &l[i].attn, key, false, e) || mlp_bind(m, &l[i].mlp, key, inter, e))
+    d.qkv_bias = true; // whatever attention_bias says; the output product has none
+    d.o_bias = false;
+    for (int i = 0; i < m->n_layers; i++)
+        if (model_window(m, i, slides && i >= first_sliding, &d.attn.window, e) || decoder_bind(m, &d, i, e))
             return e->code;
-    }
-    weights_ignore(p->weights, "rotary_emb", "recomputed from the configuration");
     return 0;
 }
 

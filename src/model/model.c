@@ -166,6 +166,16 @@ struct bvec *model_vector(struct model *m, struct err *e, int64_t n, float plus,
     return v;
 }
 
+int model_rot_dim(const struct model *m, int *rot_dim, struct err *e)
+{
+    const char *nested = "rope_parameters.partial_rotary_factor";
+    double part;
+    if (cfg_num_or(m->pkg, cfg_get(m->pkg, nested) ? nested : "partial_rotary_factor", 0, 1, 1, &part, e))
+        return e->code;
+    *rot_dim = (int)(part * m->head_dim + 0.5) & ~1; // GGUF gives the factor as a quotient
+    return 0;
+}
+
 int model_activation(const struct model *m, const char *key, enum activation *act, struct err *e)
 {
     const char *name;
@@ -352,20 +362,4 @@ void mlp_block(const struct model *m, const struct step *s, const struct bvec *n
 void mlp_forward(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l)
 {
     mlp_block(m, s, norm, l, BUF_X);
-}
-
-struct decoder_layer *decoder_layers(struct model *m)
-{
-    size_t bytes = (size_t)m->n_layers * sizeof(struct decoder_layer);
-    m->layers = arena_alloc(&m->arena, bytes);
-    return memset(m->layers, 0, bytes);
-}
-
-void decoder_forward(const struct model *m, const struct step *s, int layer0, int layer1)
-{
-    const struct decoder_layer *l = m->layers;
-    for (int i = layer0; i < layer1; i++) {
-        attn_forward(m, s, &l[i].attn);
-        mlp_forward(m, s, l[i].attn.norm_post, &l[i].mlp);
-    }
 }

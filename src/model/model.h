@@ -68,6 +68,8 @@ struct bvec *model_vector(struct model *m, struct err *e, int64_t n, float plus,
 #define ROPE_SLIDING "sliding_attention"
 struct bvec *model_rope_of(struct model *m, int rot_dim, const char *kind, struct err *e);
 struct bvec *model_rope(struct model *m, int rot_dim, struct err *e); // for full attention
+/* How many dimensions of a head rotate: partial_rotary_factor, here or in rope_parameters, times the head's width. */
+int model_rot_dim(const struct model *m, int *rot_dim, struct err *e);
 /* The activation that a key of the configuration names, silu where it is absent. */
 int model_activation(const struct model *m, const char *key, enum activation *act, struct err *e);
 /* Window of a layer, 0: it sees all tokens. By layer_types; where the configuration has none, slides says whether
@@ -99,19 +101,27 @@ int mlp_bind_biases(struct model *m, struct mlp_layer *l, const char *key, int64
 void mlp_block(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l, enum buffer dst);
 void mlp_forward(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l); // added
 
-/* The plain pre-norm decoder: layers of one attention block and one MLP. */
+/* The plain pre-norm decoder: layers of one attention block and one MLP. Families read what they have in common into a
+ * struct decoder, change in it what sets them (or a layer) apart, and bind layer by layer. */
 struct decoder_layer {
     struct attn_layer attn;
     struct mlp_layer mlp;
 };
-struct decoder_layer *decoder_layers(struct model *m); // n_layers of them, zeroed, as the model's layers
+struct decoder {
+    int64_t inter;
+    enum activation act;
+    bool qk_norm, qkv_bias, o_bias, mlp_bias;
+    struct attn_params attn;
+};
+int decoder_read(struct model *m, struct decoder *d, struct err *e); // also binds the final norm
+int decoder_bind(struct model *m, const struct decoder *d, int layer, struct err *e);
 void decoder_forward(const struct model *m, const struct step *s, int layer0, int layer1);
 
 const struct arch *arch_find(const char *type); // by model_type; NULL: there is none
 /* Says what a family that isn't run lacks. Always ERR_UNSUPPORTED. */
 int arch_refuse(const char *file, const char *type, struct err *e);
 
-extern const struct arch arch_qwen35, arch_llama, arch_qwen2, arch_gemma3, arch_gemma4;
+extern const struct arch arch_qwen35, arch_llama, arch_qwen2, arch_gemma3, arch_gemma4, arch_smollm3;
 
 /* ---- the MTP head of Qwen3.5/3.6/3.8 ---- */
 

@@ -126,6 +126,8 @@ class Reference:
             return c["layer_types"][i] == "sliding_attention"
         if self.family == "gemma3_text":
             return (i + 1) % c["sliding_window_pattern"] != 0
+        if self.family == "smollm3":
+            return c["use_sliding_window"] and not c["no_rope_layers"][i]
         return bool(c.get("sliding_window")) and c.get("use_sliding_window", True) and i >= c.get("max_window_layers", 0)
 
     def frequencies(self, i, dim):
@@ -232,6 +234,7 @@ GEMMA4 = dict(hidden_size=32, intermediate_size=48, num_attention_heads=2, num_k
 MODELS = {  # name: configuration, format
     "qwen2": (shape("qwen2", 3, use_sliding_window=True, sliding_window=40, max_window_layers=1), "bf16"),
     "mistral": (shape("mistral", 2, sliding_window=20, tie_word_embeddings=False, intermediate_size=48), "bf16"),
+    "smollm3": (shape("smollm3", 4, intermediate_size=48, use_sliding_window=True, sliding_window=30, no_rope_layers=[1, 0, 1, 0]), "bf16"),
     "gemma3-mlx-4bit": (shape("gemma3_text", 4, hidden_size=64, hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=20, sliding_window=24,
                               sliding_window_pattern=3, rope_local_base_freq=1000, rope_scaling=dict(rope_type="linear", factor=8.0)), "mlx4"),
     "gemma4-ple": (shape("gemma4_text", 6, **GEMMA4), "bf16"),

@@ -479,6 +479,90 @@ static void test_gguf_package(void **state)
     package_close(p);
 }
 
+/* Metadata of an architecture under its prefix: "key value" with u for integers, f for floats, a for arrays. */
+struct meta {
+    char kind;
+    const char *key;
+    double v;
+    uint32_t all[6];
+};
+
+/* Opens a GGUF of the metadata and of an embedding, ne1 of every tensor being 40, and compares the configuration. */
+static void gguf_family(const char *arch, const struct meta *m, const char *const *tensors, const char *const *keys, const char *const *want)
+{
+    struct gg g;
+    char name[80];
+    struct err e = {0};
+    gg_init(&g);
+    gg_str(&g, "general.architecture", arch);
+    for (; m->kind; m++) {
+        snprintf(name, sizeof name, "%s.%s", arch, m->key);
+        if (m->kind == 'u')
+            gg_u32(&g, name, (uint32_t)m->v);
+        else if (m->kind == 'f')
+            gg_f32(&g, name, (float)m->v);
+        else
+            gg_ints(&g, name, 6, m->all);
+    }
+    gg_tensor(&g, "token_embd.weight", 8, 64, 40);
+    for (const char *const *t = tensors; *t; t++)
+        gg_tensor(&g, *t, 0, 64, strstr(*t, "norm") ? 0 : 40);
+    struct buf b = gg_bytes(&g);
+    put("m.gguf", b.p, b.n);
+    buf_free(&b);
+    struct package *p = open_ok("m.gguf");
+    for (; *keys; keys++)
+        if (!weights_find(p->weights, "%s", *keys))
+            fail_msg("%s: no tensor %s", arch, *keys);
+    for (; *want; want += 2) {
+        const struct json *v = cfg_get(p, want[0]);
+        const char *found = !v ? "nothing" : json_is(v, JSON_ARRAY) ? json_str(json_at(v, v->n - 1), "?") : v->type == JSON_TRUE ? "true" : v->type == JSON_FALSE ? "false" : v->s;
+        if (strcmp(found, want[1]))
+            fail_msg("%s: %s is %s, expected %s", arch, want[0], found, want[1]);
+    }
+    int64_t n;
+    assert_int_equal(cfg_int(p, "vocab_size", 40, 40, &n, &e), 0);
+    package_close(p);
+}
+
+#define LIST(...) (const char *const[]){__VA_ARGS__, NULL}
+
+static void test_gguf_families(void **state)
+{
+    (void)state;
+    const struct meta sizes[] = {{'u', "block_count", 6, {0}}, {'u', "embedding_length", 64, {0}}, {'u', "attention.head_count", 4, {0}},
+                                 {'u', "attention.key_length", 24, {0}}, {'f', "rope.freq_base", 5e5, {0}}, {0}};
+    gguf_family("qwen2", sizes, LIST("blk.3.attn_q.bias", "blk.0.ffn_norm.weight"),
+                LIST("layers.3.self_attn.q_proj.bias", "layers.0.post_attention_layernorm.weight"),
+                LIST("model_type", "qwen2", "num_hidden_layers", "6", "rope_theta", "5e+05", "head_dim", "24"));
+    gguf_family("smollm3", sizes, LIST("blk.0.ffn_norm.weight"), LIST("layers.0.post_attention_layernorm.weight"),
+                LIST("model_type", "smollm3", "no_rope_layer_interval", "4", "foresay_rope_pairs", "adjacent"));
+    gguf_family("gemma3", sizes, LIST("blk.0.ffn_norm.weight", "blk.0.post_attention_norm.weight", "blk.5.post_ffw_norm.weight"),
+                LIST("layers.0.pre_feedforward_layernorm.weight", "layers.0.post_attention_layernorm.weight", "layers.5.post_feedforward_layernorm.weight"),
+                LIST("model_type", "gemma3_text", "query_pre_attn_scalar", "24", "rope_local_base_freq", "10000", "sliding_window_pattern", "6",
+                     "foresay_norms", "effective", "hidden_activation", "gelu_pytorch_tanh"));
+    const struct meta big[] = {{'u', "block_count", 62, {0}}, {'u', "embedding_length", 64, {0}}, {'u', "attention.head_count", 4, {0}},
+                               {'u', "attention.key_length", 24, {0}}, {'f', "rope.freq_base_swa", 9000, {0}},
+                               {'u', "attention.sliding_window_pattern", 5, {0}}, {0}};
+    gguf_family("gemma3", big, LIST("output_norm.weight"), LIST("norm.weight"),
+                LIST("query_pre_attn_scalar", "16", "rope_local_base_freq", "9e+03", "sliding_window_pattern", "5"));
+    const struct meta flags[] = {{'u', "block_count", 6, {0}}, {'a', "attention.sliding_window_pattern", 0, {1, 1, 0, 1, 1, 0}}, {0}};
+    gguf_family("gemma3", flags, LIST("output_norm.weight"), LIST("norm.weight"), LIST("layer_types", "full_attention"));
+    const struct meta mixed[] = {{'u', "block_count", 6, {0}}, {'a', "attention.sliding_window_pattern", 0, {1, 1, 0, 1, 1, 0}},
+                                 {'a', "attention.head_count_kv", 0, {8, 8, 2, 8, 8, 2}}, {'u', "attention.head_count", 16, {0}},
+                                 {'u', "attention.key_length", 80, {0}}, {'u', "attention.key_length_swa", 40, {0}},
+                                 {'u', "feed_forward_length", 96, {0}}, {'u', "expert_count", 8, {0}}, {'u', "expert_used_count", 2, {0}},
+                                 {'f', "final_logit_softcapping", 30, {0}}, {'f', "rope.freq_base", 1e6, {0}},
+                                 {'f', "rope.freq_base_swa", 1e4, {0}}, {0}};
+    gguf_family("gemma4", mixed, LIST("blk.0.attn_v.weight", "blk.2.attn_k.weight", "blk.1.layer_output_scale.weight"),
+                LIST("layers.0.self_attn.v_proj.weight", "layers.2.self_attn.k_proj.weight", "layers.1.layer_scalar"),
+                LIST("num_key_value_heads", "8", "num_global_key_value_heads", "2", "attention_k_eq_v", "true", "head_dim", "40",
+                     "global_head_dim", "80", "intermediate_size", "96", "use_double_wide_mlp", "false", "enable_moe_block", "true", "num_experts", "8",
+                     "top_k_experts", "2", "final_logit_softcapping", "30", "rope_parameters.full_attention.rope_theta", "1e+06",
+                     "rope_parameters.full_attention.partial_rotary_factor", "1", "rope_parameters.sliding_attention.rope_theta", "1e+04",
+                     "num_kv_shared_layers", "0", "hidden_size_per_layer_input", "nothing"));
+}
+
 static void test_gguf_split(void **state)
 {
     (void)state;
@@ -778,7 +862,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_safetensors),  TEST(test_safetensors_damage),
         TEST(test_gguf),         TEST(test_gguf_damage),
-        TEST(test_gguf_package), TEST(test_gguf_split),
+        TEST(test_gguf_package), TEST(test_gguf_split),  TEST(test_gguf_families),
         TEST(test_folder),       TEST(test_index),
         TEST(test_mlx),          TEST(test_halves),
         TEST(test_blocks),       TEST(test_finite),
