@@ -558,7 +558,7 @@ static void test_gguf_families(void **state)
                 LIST("layers.0.self_attn.v_proj.weight", "layers.2.self_attn.k_proj.weight", "layers.1.layer_scalar"),
                 LIST("num_key_value_heads", "8", "num_global_key_value_heads", "2", "attention_k_eq_v", "true", "head_dim", "40",
                      "global_head_dim", "80", "intermediate_size", "96", "use_double_wide_mlp", "false", "enable_moe_block", "true", "num_experts", "8",
-                     "top_k_experts", "2", "final_logit_softcapping", "30", "rope_parameters.full_attention.rope_theta", "1e+06",
+                     "top_k_experts", "2", "final_logit_softcapping", "3e+01", "rope_parameters.full_attention.rope_theta", "1e+06",
                      "rope_parameters.full_attention.partial_rotary_factor", "1", "rope_parameters.sliding_attention.rope_theta", "1e+04",
                      "num_kv_shared_layers", "0", "hidden_size_per_layer_input", "nothing"));
 }
