@@ -133,7 +133,7 @@ static struct mat *mat_new(enum wfmt fmt, int bits, int group, enum wfmt scale_f
     m->bw = (struct bweight){.w = w, .out = out, .in = in, .quantized = !is_plain(fmt)};
     if (fmt == WF_MLX)
         m->bw.q = (struct qfmt){group, bits == 8 ? 128 : 0, bits == 8, true,
-                                bits == 4 && group >= 64 ? ORDER_EVEN_ODD : ORDER_NATURAL};
+                                bits == 4 ? ORDER_EVEN_ODD : ORDER_NATURAL};
     else
         m->bw.q = (struct qfmt){32, fmt == WF_Q4_0 ? -8 : 0, fmt == WF_Q8_0, fmt == WF_Q4_1, ORDER_NATURAL};
     return m;

@@ -51,7 +51,7 @@ static struct qfmt qfmt_of(const struct weight *w)
     default:
         if (w->bits == 8)
             return (struct qfmt){w->group, 128, true, true, ORDER_NATURAL};
-        return (struct qfmt){w->group, 0, false, true, w->group >= 64 ? ORDER_EVEN_ODD : ORDER_NATURAL};
+        return (struct qfmt){w->group, 0, false, true, ORDER_EVEN_ODD};
     }
 }
 

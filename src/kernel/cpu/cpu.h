@@ -7,8 +7,8 @@
 
 enum { ROW_GROUP = 8, QUANT_SEGMENT = 1024, ROWS_MAX = 16 };
 
-/* Order in which int8 activation codes are stored inside each 64 columns: as they come, or the 32 even ones
- * before the 32 odd ones, so that MLX nibbles meet them without a shuffle. */
+/* Order in which int8 activation codes are stored: as they come, or in each 8 columns the even ones before the odd
+ * ones, so that MLX nibbles meet them without a shuffle. */
 enum act_order { ORDER_NATURAL, ORDER_EVEN_ODD };
 
 /* How a quantized format's codes meet the activations. Kernels multiply "stored" codes, unsigned below 64 or
