@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/clock.h"
+
 enum { PRIOR_ROWS = 64 };
 
 /* The draft head reads only some rows of a large vocabulary: a base of the lowest ids (byte-pair vocabularies
@@ -85,22 +87,31 @@ void draft_copy(struct gen *q)
     }
 }
 
-/* Rows for the pairs that wait; the last one may ask for logits. */
-static int pending_rows(const struct gen *q, struct mtp_row *rows, bool want)
+/* Rows for the n oldest pairs that wait; the last one may ask for logits. */
+static int pending_rows(const struct gen *q, int n, struct mtp_row *rows, bool want)
 {
     int first = seq_mtp_len(q->g, q->seq), ld = engine_hidden_ld(q->g);
-    for (int i = 0; i < q->n_pend; i++)
-        rows[i] = (struct mtp_row){q->seq, q->tokens[first + i], q->pend + (size_t)i * (size_t)ld, want && i == q->n_pend - 1 ? WANT_LOGITS : 0};
-    return q->n_pend;
+    for (int i = 0; i < n; i++)
+        rows[i] = (struct mtp_row){q->seq, q->tokens[first + i], q->pend + (size_t)i * (size_t)ld, want && i == n - 1 ? WANT_LOGITS : 0};
+    return n;
 }
 
-int draft_observe(struct gen *q, struct err *e)
+int draft_observe(struct gen *q, int keep, struct err *e)
 {
-    struct mtp_row rows[PEND_MAX];
-    struct mtp_out out;
-    int n = pending_rows(q, rows, false), rc = n ? mtp_step(q->g, rows, n, NULL, false, &out, e) : 0;
-    if (!rc)
-        q->n_pend = 0;
+    size_t ld = (size_t)engine_hidden_ld(q->g);
+    int block = engine_max_rows(q->g) < PEND_MAX ? engine_max_rows(q->g) : PEND_MAX;
+    int64_t t0 = clock_ns();
+    int rc = 0;
+    while (q->n_pend > keep && !rc) {
+        struct mtp_row rows[PEND_MAX];
+        struct mtp_out out;
+        int left = q->n_pend - keep, n = pending_rows(q, left < block ? left : block, rows, false);
+        if ((rc = mtp_step(q->g, rows, n, NULL, false, &out, e)))
+            break;
+        q->n_pend -= n;
+        memmove(q->pend, q->pend + (size_t)n * ld, (size_t)q->n_pend * ld * sizeof *q->pend);
+    }
+    q->st.draft_ns += clock_ns() - t0;
     return rc;
 }
 
@@ -109,12 +120,12 @@ int draft_prime(struct gen *q, const float *hidden, int n, int first, struct err
     enum { BLOCK = 128 };
     size_t ld = (size_t)engine_hidden_ld(q->g);
     struct subset *subset = engine_draft_subset(q->g);
-    struct mtp_row rows[PEND_MAX + BLOCK];
+    struct mtp_row rows[BLOCK];
     int end = first + n, last_pair = end < q->n_prompt ? end : q->n_prompt - 1; // head rows up to here can be made now
     int rc = 0, at = seq_mtp_len(q->g, q->seq), block = engine_max_rows(q->g) < BLOCK ? engine_max_rows(q->g) : BLOCK;
     while (at <= last_pair && !rc) {
         struct mtp_out out;
-        int k = 0, wants[BLOCK + PEND_MAX], n_wants = 0;
+        int k = 0, wants[BLOCK], n_wants = 0;
         for (; at + k <= last_pair && k < block; k++) {
             int h = at + k - 1; // hidden of the token before
             const float *row = h < first ? q->pend + (size_t)(h - (seq_mtp_len(q->g, q->seq) - 1)) * ld : hidden + (size_t)(h - first) * ld;
@@ -196,7 +207,7 @@ static int draft_group(struct gen **q, int n, int *used, struct err *e)
         if (n_rows + w->n_pend > room)
             break;
         waited[n_who] = w->n_pend;
-        n_rows += pending_rows(w, rows + n_rows, true);
+        n_rows += pending_rows(w, w->n_pend, rows + n_rows, true);
         w->n_pend = 0;
         w->n_x = 0;
         w->has_q = !w->greedy;

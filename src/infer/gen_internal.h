@@ -5,7 +5,9 @@
 #include "infer/gen.h"
 #include "infer/suffix.h"
 
-enum { PEND_MAX = PROVISIONAL_MAX + 8, N_COSTS = 4 };
+/* A head that isn't asked is fed seldom, many rows at a time, which costs a small part of feeding it token by token.
+ * PEND_ASK: the most that wait when it is asked to draft. */
+enum { PEND_MAX = 256, PEND_ASK = PROVISIONAL_MAX + 8, N_COSTS = 4 };
 
 /* Tokens 0..n_tokens-1 are prompt and output; all but the last are in the KV cache once the prompt is read.
  * pend[i] is the trunk's hidden of token mtp_len-1+i: the head row mtp_len+i pairs it with token mtp_len+i. */
@@ -61,7 +63,7 @@ void gen_emit(struct gen *q, int32_t id, int draft, int drafter);
 int draft_available(struct gen *q, int drafter); // tokens it could propose now
 int draft_mtp(struct gen **q, int n, struct err *e);  // those whose plan names the head
 void draft_copy(struct gen *q);
-int draft_observe(struct gen *q, struct err *e);      // feeds pending pairs to the head without drafting
+int draft_observe(struct gen *q, int keep, struct err *e); // feeds pending pairs, but the newest keep, to the head without drafting
 int draft_prime(struct gen *q, const float *hidden, int n_hidden, int first, struct err *e); // prompt rows
 void draft_vocabulary(struct gen *q, const int32_t *ids, int n); // a prompt: makes sure that its tokens can be drafted
 void draft_vocabulary_emitted(struct gen *q, int32_t id);

@@ -105,10 +105,12 @@ static int plan_round(struct gen *q, struct err *e)
     q->draft_ns = 0;
     if (q->plan.drafter == DRAFTER_COPY)
         draft_copy(q);
-    /* a head that isn't asked keeps its pairs waiting, up to a limit */
-    if (q->uses_mtp && q->plan.drafter != DRAFTER_MTP && q->n_pend + COPY_MAX + 1 > PEND_MAX) {
+    bool asked = q->plan.drafter == DRAFTER_MTP;
+    if (q->uses_mtp && q->n_pend > (asked ? PEND_ASK : PEND_MAX - COPY_MAX - 1)) {
         struct err why = {0};
-        int rc = draft_observe(q, &why);
+        int rc = draft_observe(q, asked, &why);
+        if (rc == ERR_NOMEM && asked)
+            q->plan = (struct depth_plan){-1, 0};
         return rc && rc != ERR_NOMEM ? err_set(e, rc, "%s", why.msg) : 0;
     }
     return 0;
