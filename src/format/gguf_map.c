@@ -153,15 +153,16 @@ const char *gguf_key(const struct gguf_names *m, const char *name, char out[GGUF
 
 static enum wfmt weight_fmt(int type)
 {
-    switch (type) {
-    case 0: return WF_F32;
-    case 1: return WF_F16;
-    case 2: return WF_Q4_0;
-    case 3: return WF_Q4_1;
-    case 8: return WF_Q8_0;
-    case 30: return WF_BF16;
-    default: return WF_OTHER;
-    }
+    static const struct {
+        int type;
+        enum wfmt fmt;
+    } known[] = {{0, WF_F32},   {1, WF_F16},   {2, WF_Q4_0},   {3, WF_Q4_1},    {6, WF_Q5_0},    {7, WF_Q5_1},    {8, WF_Q8_0},
+                 {10, WF_Q2_K}, {11, WF_Q3_K}, {12, WF_Q4_K},  {13, WF_Q5_K},   {14, WF_Q6_K},   {20, WF_IQ4_NL}, {23, WF_IQ4_XS},
+                 {30, WF_BF16}, {34, WF_TQ1_0}, {35, WF_TQ2_0}, {39, WF_MXFP4}, {40, WF_NVFP4}, {41, WF_Q1_0},   {42, WF_Q2_0}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].type == type)
+            return known[i].fmt;
+    return WF_OTHER;
 }
 
 static int add_tensors(struct weights *w, const struct gguf *g, const struct gguf_names *m, int file_no,

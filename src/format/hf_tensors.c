@@ -188,7 +188,7 @@ static const struct json *rule_for(const struct builder *b, const char *key)
     return r && r->v->type == JSON_OBJECT ? r->v : global;
 }
 
-static bool is_bits(int64_t v) { return v == 2 || v == 3 || v == 4 || v == 5 || v == 6 || v == 8; }
+static bool is_bits(int64_t v) { return (v >= 1 && v <= 6) || v == 8; }
 static bool is_group(int64_t v) { return v == 32 || v == 64 || v == 128; }
 
 /* Shapes give only the product bits * group. The configuration splits it; where it contradicts the shapes the
@@ -264,6 +264,39 @@ static void note_inferred(struct builder *b, const struct weight *t, int64_t bit
                  b->p->config_file, (long long)bits, (long long)group, t->bits, t->group);
 }
 
+/* Floats of 4 or 8 bits with byte scales; the mode fixes all but the shapes. */
+static int read_fp(struct builder *b, struct weight *t, char type[64], const char *mode, const struct raw *w, const struct raw *scales, struct err *e)
+{
+    static const struct {
+        const char *mode;
+        enum wfmt fmt, scale;
+        int bits, group;
+    } modes[] = {{"mxfp4", WF_MLX_FP4, WF_E8M0, 4, 32}, {"nvfp4", WF_MLX_FP4, WF_E4M3, 4, 16}, {"mxfp8", WF_MLX_FP8, WF_E8M0, 8, 32}};
+    int64_t cols = w->t->ne[w->t->ndim ? w->t->ndim - 1 : 0];
+    size_t i = 0;
+    while (i < sizeof modes / sizeof *modes && strcmp(modes[i].mode, mode))
+        i++;
+    snprintf(type, 64, "U32 %.40s", *mode ? mode : "without biases");
+    if (i == sizeof modes / sizeof *modes || find_sibling(b, w->t->name, "global_scale"))
+        return 0; // listed as WF_OTHER; a lookup refuses it
+    int rc = check_part(b, w, scales, NULL, e);
+    if (rc)
+        return rc;
+    if (strcmp(scales->t->dtype, "U8"))
+        return err_set(e, ERR_FORMAT, "%s: dtype of tensor %.120s: expected U8, found %s", file_name(b, scales), scales->t->name, scales->t->dtype);
+    int64_t parts = scales->t->ne[scales->t->ndim - 1], in;
+    if (cols < 1 || __builtin_mul_overflow(cols, 32 / modes[i].bits, &in) || in % modes[i].group || parts != in / modes[i].group)
+        return err_set(e, ERR_FORMAT, "%s: tensor %.120s: %lld words a row in %s need %lld scales, found %lld", file_name(b, w), t->name,
+                       (long long)cols, mode, (long long)(cols * (32 / modes[i].bits) / modes[i].group), (long long)parts);
+    t->fmt = modes[i].fmt;
+    t->scale_fmt = modes[i].scale;
+    t->bits = modes[i].bits;
+    t->group = modes[i].group;
+    t->ne[t->ndim - 1] = in;
+    t->scale = data(b, scales);
+    return 0;
+}
+
 static int read_triple(struct builder *b, struct weight *t, char type[64], const struct raw *w,
                        const struct raw *scales, const struct raw *biases, struct err *e)
 {
@@ -274,10 +307,8 @@ static int read_triple(struct builder *b, struct weight *t, char type[64], const
     json_int(json_get(rule, "bits"), &bits);
     json_int(json_get(rule, "group_size"), &group);
     t->bytes += scales->t->bytes + (biases ? biases->t->bytes : 0);
-    if (strcmp(mode, "affine") && (*mode || !strcmp(scales->t->dtype, "U8"))) {
-        snprintf(type, 64, "U32 %.40s", *mode ? mode : "without biases");
-        return 0; // listed as WF_OTHER; a lookup refuses it
-    }
+    if (strcmp(mode, "affine") && (*mode || !strcmp(scales->t->dtype, "U8")))
+        return read_fp(b, t, type, mode, w, scales, e);
     if (!biases)
         return err_set(e, ERR_FORMAT, "%s: missing tensor %.*s.biases", file_name(b, w),
                        (int)(strlen(w->t->name) - 7), w->t->name);

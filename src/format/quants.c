@@ -1,13 +1,12 @@
 /* Stored formats, one row at a time, in fp32 with one rounding per documented step:
  *   F32, F16, BF16   exact
  *   WF_MLX           row = little-endian LSB-first bitstream of codes; w = fma(scale, q, bias)
- *   WF_Q8_0          32 columns in 34 bytes: f16 d, i8 q[32];              w = d * q
- *   WF_Q4_0          32 columns in 18 bytes: f16 d, u8 q[16];              w = d * (nibble - 8)
- *   WF_Q4_1          32 columns in 20 bytes: f16 d, f16 m, u8 q[16];       w = fma(d, nibble, m)
- * Column e of a 4-bit block is the low nibble of byte e for e < 16, else the high nibble of byte e - 16. */
+ *   WF_MLX_FP4, FP8  w = scale * element, exact but for overflow
+ *   GGUF's blocks    format/blocks.h */
 #include <math.h>
 #include <string.h>
 
+#include "format/blocks.h"
 #include "format/catalogue.h"
 
 float f16_to_f32(uint16_t h)
@@ -57,11 +56,16 @@ void weight_layout(struct weight *t)
     case WF_F32: t->row_bytes = in * 4; break;
     case WF_F16:
     case WF_BF16: t->row_bytes = in * 2; break;
-    case WF_MLX: t->row_bytes = in * (size_t)t->bits / 8; break;
-    case WF_Q8_0: t->row_bytes = in / 32 * 34, t->bits = 8, t->group = 32; break;
-    case WF_Q4_0: t->row_bytes = in / 32 * 18, t->bits = 4, t->group = 32; break;
-    case WF_Q4_1: t->row_bytes = in / 32 * 20, t->bits = 4, t->group = 32; break;
+    case WF_MLX:
+    case WF_MLX_FP4:
+    case WF_MLX_FP8: t->row_bytes = in * (size_t)t->bits / 8; break;
     case WF_OTHER: t->row_bytes = 0; break;
+    default: {
+        struct block_form f = block_form(t->fmt);
+        t->row_bytes = in / (size_t)f.cols * (size_t)f.bytes;
+        t->group = t->fmt == WF_NVFP4 ? 16 : f.cols;
+        t->bits = (int)((f.bytes * 8 + f.cols - 1) / f.cols); // with its scales, rounded up
+    }
     }
 }
 
@@ -101,23 +105,34 @@ static void row_mlx(const struct weight *w, int64_t row, const uint8_t *q, size_
     }
 }
 
-static void row_q8_0(const uint8_t *q, size_t n, float *out)
+static float fp_scale(enum wfmt f, uint8_t s) { return f == WF_E4M3 ? e4m3(s) * 0.5f : e8m0_half(s); }
+
+static void row_mlx_fp(const struct weight *w, int64_t row, const uint8_t *q, size_t n, float *out)
 {
-    for (size_t b = 0; b < n / 32; b++, q += 34) {
-        float d = f16_to_f32(load16(q));
-        for (int i = 0; i < 32; i++)
-            out[32 * b + (size_t)i] = d * (float)(int8_t)q[2 + i];
+    size_t group = (size_t)w->group;
+    const uint8_t *scale = (const uint8_t *)w->scale + (size_t)row * (n / group);
+    for (size_t i = 0; i < n; i++) {
+        float s = fp_scale(w->scale_fmt, scale[i / group]);
+        out[i] = w->fmt == WF_MLX_FP8 ? s * (2 * e4m3(q[i])) : s * (float)fp4_halves[q[i / 2] >> 4 * (i & 1) & 15];
     }
 }
 
-static void row_q4(const uint8_t *q, size_t n, bool has_min, float *out)
+static void row_blocks(enum wfmt fmt, const uint8_t *q, size_t n, float *out)
 {
-    size_t head = has_min ? 4 : 2;
-    for (size_t b = 0; b < n / 32; b++, q += head + 16) {
-        float d = f16_to_f32(load16(q)), m = has_min ? f16_to_f32(load16(q + 2)) : 0;
-        for (int i = 0; i < 32; i++) {
-            int v = i < 16 ? q[head + (size_t)i] & 15 : q[head + (size_t)i - 16] >> 4;
-            out[32 * b + (size_t)i] = has_min ? fmaf(d, (float)v, m) : d * (float)(v - 8);
+    struct block_form f = block_form(fmt);
+    for (size_t b = 0; b < n / (size_t)f.cols; b++, q += f.bytes, out += f.cols) {
+        int8_t code[BLOCK_COLS_MAX];
+        int k[BLOCK_SUBS_MAX], l[BLOCK_SUBS_MAX] = {0};
+        float d = fmt == WF_MXFP4 ? e8m0_half(*q) : fmt == WF_NVFP4 ? 0 : f16_to_f32(load16(q + f.scale_at));
+        float m = f.min_at < 0 ? 0 : f16_to_f32(load16(q + f.min_at));
+        block_codes(fmt, q, code);
+        block_subs(fmt, q, k, l);
+        for (int i = 0; i < f.cols; i++) {
+            float s = fmt == WF_NVFP4 ? e4m3(q[i / 16]) * 0.5f : f.sub ? d * (float)k[i / f.sub] : d;
+            if (f.min_at < 0)
+                out[i] = s * (float)code[i];
+            else
+                out[i] = fmaf(s, (float)code[i], f.sub ? -(m * (float)l[i / f.sub]) : m);
         }
     }
 }
@@ -134,10 +149,10 @@ void weight_row(const struct weight *w, int64_t row, float *out)
             out[i] = load_float(q, w->fmt, i);
         break;
     case WF_MLX: row_mlx(w, row, q, n, out); break;
-    case WF_Q8_0: row_q8_0(q, n, out); break;
-    case WF_Q4_0: row_q4(q, n, false, out); break;
-    case WF_Q4_1: row_q4(q, n, true, out); break;
+    case WF_MLX_FP4:
+    case WF_MLX_FP8: row_mlx_fp(w, row, q, n, out); break;
     case WF_OTHER: memset(out, 0, n * sizeof *out); break; // the lookups refuse these
+    default: row_blocks(w->fmt, q, n, out);
     }
 }
 
@@ -163,19 +178,36 @@ static int check_floats(const struct weight *w, const void *p, enum wfmt f, int6
     return 0;
 }
 
-static int check_blocks(const struct weight *w, int64_t rows, size_t block_bytes, int halves, struct err *e)
+/* Scales of a byte each, n of them in a row. */
+static int check_bytes(const struct weight *w, const uint8_t *p, int64_t row, size_t n, int covers, struct err *e)
 {
+    for (size_t i = 0; i < n; i++, p++)
+        if (!isfinite(w->scale_fmt == WF_E4M3 || w->fmt == WF_NVFP4 ? e4m3(*p) : e8m0_half(*p)))
+            return err_set(e, ERR_NUMERIC, "%s: tensor %.120s holds NaN in the scale of row %lld, column %zu", w->file, w->name,
+                           (long long)row, i * (size_t)covers);
+    return 0;
+}
+
+static int check_blocks(const struct weight *w, int64_t rows, struct err *e)
+{
+    struct block_form f = block_form(w->fmt);
     const uint8_t *q = w->q;
-    size_t blocks = w->row_bytes / block_bytes;
+    size_t blocks = w->row_bytes / (size_t)f.bytes;
     for (int64_t r = 0; r < rows; r++)
-        for (size_t b = 0; b < blocks; b++, q += block_bytes)
-            for (int h = 0; h < halves; h++) {
-                float v = f16_to_f32(load16(q + 2 * h));
-                if (!isfinite(v))
-                    return err_set(
-                        e, ERR_NUMERIC, "%s: tensor %.120s holds %s in the block %s of row %lld, column %zu",
-                        w->file, w->name, odd_name(v), h ? "minimum" : "scale", (long long)r, b * 32);
+        for (size_t b = 0; b < blocks; b++, q += f.bytes) {
+            if (w->fmt == WF_MXFP4 || w->fmt == WF_NVFP4) {
+                int rc = check_bytes(w, q, r, w->fmt == WF_NVFP4 ? 4 : 1, 16, e);
+                if (rc)
+                    return rc;
+                continue;
             }
+            for (int h = 0; h < (f.min_at < 0 ? 1 : 2); h++) {
+                float v = f16_to_f32(load16(q + (h ? f.min_at : f.scale_at)));
+                if (!isfinite(v))
+                    return err_set(e, ERR_NUMERIC, "%s: tensor %.120s holds %s in the block %s of row %lld, column %zu", w->file, w->name,
+                                   odd_name(v), h ? "minimum" : "scale", (long long)r, b * (size_t)f.cols);
+            }
+        }
     return 0;
 }
 
@@ -198,12 +230,17 @@ static int check_weight(const struct weight *w, struct err *e)
         return rc ? rc
                   : check_floats(w, w->bias, w->scale_fmt, rows, n / (size_t)w->group, w->group,
                                  "the bias of ", e);
-    case WF_Q8_0: return check_blocks(w, rows, 34, 1, e);
-    case WF_Q4_0: return check_blocks(w, rows, 18, 1, e);
-    case WF_Q4_1: return check_blocks(w, rows, 20, 2, e);
-    case WF_OTHER: break;
+    case WF_MLX_FP4:
+    case WF_MLX_FP8:
+        for (int64_t r = 0; r < rows; r++) {
+            size_t parts = n / (size_t)w->group;
+            if ((rc = check_bytes(w, (const uint8_t *)w->scale + (size_t)r * parts, r, parts, w->group, e)))
+                return rc;
+        }
+        return 0;
+    case WF_OTHER: return 0;
+    default: return check_blocks(w, rows, e);
     }
-    return 0;
 }
 
 int weights_check_finite(const struct weights *w, struct err *e)

@@ -29,9 +29,28 @@ enum wfmt {
     WF_F16,
     WF_BF16,
     WF_MLX,  // affine: w = scale*q + bias; bits and group in struct weight; q LSB-first bitstream, rows whole
-    WF_Q8_0, // GGUF blocks of 32: spec of each in format/quants.c
+    WF_MLX_FP4, // E2M1 codes, low nibble first; scale_fmt says mxfp4 (E8M0, groups of 32) or nvfp4 (E4M3, of 16)
+    WF_MLX_FP8, // E4M3 codes with E8M0 scales of 32
+    WF_Q8_0, // GGUF's blocks: format/blocks.h
     WF_Q4_0,
     WF_Q4_1,
+    WF_Q5_0,
+    WF_Q5_1,
+    WF_Q2_K,
+    WF_Q3_K,
+    WF_Q4_K,
+    WF_Q5_K,
+    WF_Q6_K,
+    WF_IQ4_NL,
+    WF_IQ4_XS,
+    WF_MXFP4,
+    WF_NVFP4,
+    WF_Q1_0,
+    WF_Q2_0,
+    WF_TQ1_0,
+    WF_TQ2_0,
+    WF_E8M0, // of scales only
+    WF_E4M3,
     WF_OTHER, // known to the container, not to the kernels (integers, formats without a kernel)
 };
 
@@ -45,8 +64,8 @@ struct weight {
     int ndim;
     int64_t ne[4];
     int bits, group;          // quantized: bits per code and columns per scale, else 0
-    enum wfmt scale_fmt;      // WF_F16/BF16/F32 of scale and bias of WF_MLX
-    const void *q, *scale, *bias; // data; scale, bias only for WF_MLX: [out, in/group]. No alignment is promised:
+    enum wfmt scale_fmt;      // WF_F16/BF16/F32 of scale and bias of WF_MLX; WF_E8M0, WF_E4M3 of WF_MLX_FP*
+    const void *q, *scale, *bias; // data; scale for WF_MLX*, bias for WF_MLX: [out, in/group]. No alignment is promised:
                                   // MLX writes headers of any length, so load with memcpy or unaligned loads
     size_t row_bytes;         // bytes from one row of q to the next
     size_t bytes;             // stored bytes with scales and biases

@@ -305,7 +305,7 @@ static struct buf small_gguf(void)
     gg_tensor(&g, "token_embd.weight", 8, 64, 40);
     gg_tensor(&g, "output_norm.weight", 0, 64, 0);
     gg_tensor(&g, "blk.0.ssm_a", 0, 4, 0);
-    gg_tensor(&g, "blk.1.attn_k.weight", 12, 256, 32);
+    gg_tensor(&g, "blk.1.attn_k.weight", 17, 256, 32);
     gg_tensor(&g, "blk.2.nextn.eh_proj.weight", 1, 128, 64);
     gg_tensor(&g, "blk.2.attn_norm.weight", 0, 64, 0);
     gg_tensor(&g, "strange.weight", 0, 64, 0);
@@ -472,7 +472,7 @@ static void test_gguf_package(void **state)
     struct err u = {0};
     assert_null(weights_matrix(p->weights, &u, 32, 256, "layers.1.self_attn.k_proj.weight"));
     assert_int_equal(u.code, ERR_UNSUPPORTED);
-    check_words(&u, "blk.1.attn_k.weight is stored as Q4_K, an unsupported format");
+    check_words(&u, "blk.1.attn_k.weight is stored as IQ2_XS, an unsupported format");
     package_close(p);
     p = open_ok(""); // a folder that holds nothing but one GGUF file
     assert_string_equal(p->config_file, "m.gguf");
@@ -750,9 +750,10 @@ static void test_mlx(void **state)
     assert_true(k->bits == 8 && k->group == 32 && k->ne[1] == 32);
     assert_true(r->bits == 3 && r->group == 64 && r->ne[1] == 128);
     assert_true(has_note(p, "1 quantized tensors follow their shapes"));
-    assert_true(m->fmt == WF_OTHER);
-    assert_null(weights_matrix(p->weights, &e, 1, 32, "m.weight"));
-    check_words(&e, "unsupported");
+    assert_true(m->fmt == WF_MLX_FP4 && m->scale_fmt == WF_E8M0 && m->ne[1] == 32);
+    assert_ptr_equal(weights_matrix(p->weights, &e, 1, 32, "m.weight"), m);
+    weight_row(m, 0, row); // bytes 164, 165, ...: nibbles 4, 10; scale 180
+    assert_true(row[0] == 2 * 0x1p53f && row[1] == -1 * 0x1p53f);
     weight_row(q, 1, row); // row 1: bytes 32.. ; scale and bias of row 1 at bytes 66 and 70
     uint16_t s = 66 | 67 << 8, b = 70 | 71 << 8;
     assert_true(row[0] == fmaf(f16_to_f32(s), 0, f16_to_f32(b))); // byte 32 = 0x20
@@ -784,6 +785,28 @@ static void test_mlx(void **state)
                "F16", "[2,1]", 56, 60) ",\"q.biases\":" T("F16", "[2,1]", 60, 64) "}",
            64);
     open_bad("", "no bits and group size fit");
+    put_text("config.json", "{\"quantization\":{\"group_size\":32,\"bits\":8,\"mode\":\"mxfp8\"}}");
+    put_st("model.safetensors", "{\"q.weight\":" T("U32", "[1,8]", 0, 32) ",\"q.scales\":" T("U8", "[1,1]", 32, 33) "}", 33);
+    p = open_ok("");
+    weight_row(weights_find(p->weights, "q.weight"), 0, row); // E4M3 of bytes 0 to 31, scale 2^(32 - 127)
+    assert_true(row[1] == 0x1p-104f && row[8] == 0x1p-101f);
+    package_close(p);
+    put_st("model.safetensors", "{\"q.weight\":" T("U32", "[1,8]", 0, 32) ",\"q.scales\":" T("U8", "[1,2]", 32, 34) "}", 34);
+    open_bad("", "8 words a row in mxfp8 need 1 scales, found 2");
+    put_st("model.safetensors", "{\"q.weight\":" T("U32", "[1,8]", 0, 32) ",\"q.scales\":" T("F16", "[1,1]", 32, 34) "}", 34);
+    open_bad("", "expected U8, found F16");
+    put_text("config.json", "{\"quantization\":{\"group_size\":16,\"bits\":4,\"mode\":\"nvfp4\"}}");
+    put_st("model.safetensors", "{\"q.weight\":" T("U32", "[1,2]", 0, 8) ",\"q.scales\":" T("U8", "[1,1]", 60, 61) "}", 61);
+    p = open_ok("");
+    weight_row(weights_find(p->weights, "q.weight"), 0, row); // byte 1 is 0x01; E4M3 of 60 = 1.5
+    assert_true(row[2] == 0.5f * 1.5f && row[3] == 0);
+    package_close(p);
+    put_text("config.json", "{\"quantization\":{\"group_size\":16,\"bits\":4,\"mode\":\"fp5\"}}");
+    p = open_ok("");
+    e = (struct err){0};
+    assert_null(weights_matrix(p->weights, &e, 1, 16, "q.weight"));
+    check_words(&e, "stored as U32 fp5, an unsupported format");
+    package_close(p);
 }
 
 // ---- numbers ---------------------------------------------------------------------------------------------

@@ -29,14 +29,14 @@ static struct acts acts_new(const struct mat *m, int n)
     t.a.code = xmalloc((size_t)(n * t.a.ld));
     memset(t.a.code, 0x55, (size_t)(n * t.a.ld));
     t.a.scale = xcalloc(groups, 4);
-    t.a.sum = xcalloc(groups, 4);
     t.a.isum = xcalloc(groups, 4);
+    t.a.sum16 = group == 256 ? xcalloc((size_t)(n * t.a.ld / 16), 4) : NULL;
     return t;
 }
 
 static void acts_free(struct acts *t)
 {
-    free(t->a.code), free(t->a.scale), free(t->a.sum), free(t->a.isum), free(t->x);
+    free(t->a.code), free(t->a.scale), free(t->a.isum), free(t->a.sum16), free(t->x);
 }
 
 static void quantize_all(const struct cpu_kernels *k, struct acts *t)
@@ -50,19 +50,17 @@ static void check_quantize(struct acts *t)
 {
     size_t codes = (size_t)(t->a.n * t->a.ld), groups = (size_t)(t->a.n * t->a.n_groups);
     int8_t *code = xmalloc(codes);
-    float *f = floats((int64_t)(3 * groups));
+    float *f = floats((int64_t)(2 * groups));
     for (int k = 0; k < n_isa; k++) {
         quantize_all(isa[k], t);
         if (k) {
             assert_memory_equal(code, t->a.code, codes);
             assert_memory_equal(f, t->a.scale, groups * 4);
-            assert_memory_equal(f + groups, t->a.sum, groups * 4);
-            assert_memory_equal(f + 2 * groups, t->a.isum, groups * 4);
+            assert_memory_equal(f + groups, t->a.isum, groups * 4);
         }
         memcpy(code, t->a.code, codes);
         memcpy(f, t->a.scale, groups * 4);
-        memcpy(f + groups, t->a.sum, groups * 4);
-        memcpy(f + 2 * groups, t->a.isum, groups * 4);
+        memcpy(f + groups, t->a.isum, groups * 4);
     }
     free(code);
     free(f);
@@ -115,15 +113,23 @@ static const struct form forms[] = {
     {WF_MLX, 4, 32, WF_F16},   {WF_MLX, 4, 64, WF_F16},  {WF_MLX, 4, 128, WF_F16},  {WF_MLX, 4, 32, WF_BF16}, {WF_MLX, 4, 64, WF_BF16},
     {WF_MLX, 4, 128, WF_BF16}, {WF_MLX, 4, 64, WF_F32},  {WF_MLX, 4, 128, WF_F32},  {WF_MLX, 8, 32, WF_F16},  {WF_MLX, 8, 64, WF_BF16},
     {WF_MLX, 8, 128, WF_F32},  {WF_MLX, 8, 64, WF_F16},  {WF_Q8_0, 8, 32, WF_F32},  {WF_Q4_0, 4, 32, WF_F32}, {WF_Q4_1, 4, 32, WF_F32},
+    {WF_MLX, 1, 128, WF_F16},  {WF_MLX, 2, 32, WF_BF16}, {WF_MLX, 2, 128, WF_F16},  {WF_MLX, 3, 64, WF_BF16}, {WF_MLX, 3, 128, WF_F16},
+    {WF_MLX, 5, 32, WF_F16},   {WF_MLX, 5, 64, WF_F32},  {WF_MLX, 6, 64, WF_BF16},  {WF_MLX, 6, 128, WF_F16}, {WF_MLX_FP4, 4, 32, WF_E8M0},
+    {WF_MLX_FP4, 4, 16, WF_E4M3}, {WF_Q5_0, 6, 32, WF_F32}, {WF_Q5_1, 6, 32, WF_F32}, {WF_Q2_K, 3, 256, WF_F32}, {WF_Q3_K, 4, 256, WF_F32},
+    {WF_Q4_K, 5, 256, WF_F32}, {WF_Q5_K, 6, 256, WF_F32}, {WF_Q6_K, 7, 256, WF_F32}, {WF_IQ4_NL, 5, 32, WF_F32}, {WF_IQ4_XS, 5, 256, WF_F32},
+    {WF_MXFP4, 5, 32, WF_F32}, {WF_NVFP4, 5, 16, WF_F32}, {WF_Q1_0, 2, 128, WF_F32}, {WF_Q2_0, 3, 64, WF_F32}, {WF_TQ1_0, 2, 256, WF_F32},
+    {WF_TQ2_0, 3, 256, WF_F32},
 };
-static const int ins[] = {32, 64, 128, 416, 1024, 1152, 2048, 2176, 5120};
+static const int ins[] = {32, 64, 128, 256, 416, 1024, 1152, 1280, 2048, 2176, 5120};
+
+static int block_cols(const struct form *f) { return block_form(f->fmt).cols ? block_form(f->fmt).cols : 1; }
 
 static void test_quantized(void **state)
 {
     (void)state;
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
         for (size_t i = 0; i < sizeof ins / sizeof *ins; i++) {
-            if (ins[i] % forms[f].group)
+            if (ins[i] % forms[f].group || ins[i] % block_cols(&forms[f]))
                 continue;
             for (size_t r = 0; r < sizeof row_counts / sizeof *row_counts; r++) {
                 int out = outs[below(5)], n = row_counts[r], r0 = below(2), o0 = out > 8 && below(2) ? 8 : 0;
@@ -152,7 +158,7 @@ static void test_float(void **state)
         for (size_t i = 0; i < sizeof ins / sizeof *ins; i++) {
             const struct form *fm = f < 3 ? &plain[f] : &forms[f - 3];
             int in = ins[i] + (f < 3 ? below(3) * 5 : 0); // widths that are no multiple of 16
-            if (f >= 3 && (in % fm->group || in == 5120))
+            if (f >= 3 && (in % fm->group || in % block_cols(fm) || in == 5120))
                 continue;
             int out = 1 + below(20), n = row_counts[below(6)], o0 = out > 8 && below(2) ? 8 : 0;
             struct mat *m = mat_new(fm->fmt, fm->bits, fm->group, fm->scale, out, in);
@@ -177,9 +183,9 @@ static void test_short_group(void **state)
     fill(x, 100, 2);
     for (int k = 0; k < n_isa; k++) {
         int8_t code[128];
-        float scale[2], sum[2];
+        float scale[2];
         int32_t isum[2], total = 0;
-        struct qact a = {.n = 1, .in = 100, .group = 64, .n_groups = 2, .ld = 128, .code = code, .scale = scale, .sum = sum, .isum = isum};
+        struct qact a = {.n = 1, .in = 100, .group = 64, .n_groups = 2, .ld = 128, .code = code, .scale = scale, .isum = isum};
         memset(code, 0x55, sizeof code);
         isa[k]->quantize(x, 100, &a, 0);
         for (int i = 64; i < 100; i++)

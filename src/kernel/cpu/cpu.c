@@ -39,30 +39,9 @@ void *cpu_alloc(struct cpu *c, size_t bytes)
     return p;
 }
 
-static struct qfmt qfmt_of(const struct weight *w)
-{
-    switch (w->fmt) {
-    case WF_Q8_0:
-        return (struct qfmt){32, 0, true, false, ORDER_NATURAL};
-    case WF_Q4_0:
-        return (struct qfmt){32, -8, false, false, ORDER_NATURAL};
-    case WF_Q4_1:
-        return (struct qfmt){32, 0, false, true, ORDER_NATURAL};
-    default:
-        if (w->bits == 8)
-            return (struct qfmt){w->group, 128, true, true, ORDER_NATURAL};
-        return (struct qfmt){w->group, 0, false, true, ORDER_EVEN_ODD};
-    }
-}
-
 static bool is_float(enum wfmt f) { return f == WF_F32 || f == WF_F16 || f == WF_BF16; }
 
-static bool has_kernel(const struct weight *w)
-{
-    if (is_float(w->fmt) || w->fmt == WF_Q8_0 || w->fmt == WF_Q4_0 || w->fmt == WF_Q4_1)
-        return true;
-    return w->fmt == WF_MLX && (w->bits == 4 || w->bits == 8) && (w->group == 32 || w->group == 64 || w->group == 128);
-}
+static bool has_kernel(const struct weight *w) { return w->fmt < WF_OTHER && w->fmt != WF_E8M0 && w->fmt != WF_E4M3; }
 
 static struct bweight *keep_weight(struct cpu *c, struct bweight w)
 {
@@ -87,14 +66,11 @@ static int cpu_weight(struct backend *b, const struct weight *w, struct bweight 
     struct cpu *c = (struct cpu *)b;
     if (!has_kernel(w))
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s is stored as %s, a format that is unsupported so far", w->file, w->name, w->type);
-    struct bweight bw = {.w = w, .out = w->ne[0], .in = w->ne[1], .quantized = !b->float_mode && !is_float(w->fmt)};
+    struct bweight bw = {.w = w, .out = w->ne[0], .in = w->ne[1], .quantized = !b->float_mode && !is_float(w->fmt) && w->fmt != WF_MLX_FP8};
     if (bw.quantized) {
-        bw.q = qfmt_of(w);
-        if (act_index(c, &bw) < 0) {
-            if (c->n_acts == MAX_ACTS)
-                return err_set(e, ERR_UNSUPPORTED, "%s: more than %d different weight groups in one model are unsupported", w->file, MAX_ACTS);
+        bw.q = (struct qfmt){w->group, w->fmt == WF_MLX && w->bits == 4 ? ORDER_EVEN_ODD : ORDER_NATURAL};
+        if (act_index(c, &bw) < 0)
             c->acts[c->n_acts++] = (struct qact){.group = bw.q.group, .order = bw.q.order};
-        }
     }
     if (bw.in > c->max_in)
         c->max_in = bw.in;
@@ -190,7 +166,9 @@ static int cpu_setup(struct backend *b, const struct state_spec *specs, int n_sp
         struct qact *a = &c->acts[i];
         size_t groups = (size_t)((c->max_in + a->group - 1) / a->group), rows = (size_t)max_rows;
         ok = ok && (a->code = cpu_alloc(c, rows * (size_t)((c->max_in + 127) & ~127))) && (a->scale = cpu_alloc(c, rows * groups * 4)) &&
-             (a->sum = cpu_alloc(c, rows * groups * 4)) && (a->isum = cpu_alloc(c, rows * groups * 4));
+             (a->isum = cpu_alloc(c, rows * groups * 4));
+        if (a->group == 256)
+            ok = ok && (a->sum16 = cpu_alloc(c, rows * (size_t)((c->max_in + 127) & ~127) / 16 * 4));
     }
     for (int i = 0; i < c->n_kv; i++)
         dim = c->kv[i].dk > dim ? c->kv[i].dk : dim;

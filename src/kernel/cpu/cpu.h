@@ -11,13 +11,9 @@ enum { ROW_GROUP = 8, QUANT_SEGMENT = 1024, ROWS_MAX = 16 };
  * ones, so that MLX nibbles meet them without a shuffle. */
 enum act_order { ORDER_NATURAL, ORDER_EVEN_ODD };
 
-/* How a quantized format's codes meet the activations. Kernels multiply "stored" codes, unsigned below 64 or
- * signed (8-bit ones, less 128 if the file has them unsigned), and put things right with the sum of codes:
- * I = sum(stored * c) + fix * C. */
+/* How a quantized format wants its activations. */
 struct qfmt {
-    int group; // columns per scale
-    int fix;
-    bool is_signed, has_bias;
+    int group; // columns per scale: those of the weight's group or block
     enum act_order order;
 };
 
@@ -36,8 +32,9 @@ struct qact {
     enum act_order order;
     int64_t ld;       // codes per row, multiple of 128, padded with 0
     int8_t *code;     // [n, ld]
-    float *scale, *sum; // [n, n_groups] a and A of §2.2
+    float *scale;     // [n, n_groups] a of §2.2
     int32_t *isum;    // [n, n_groups] C
+    int32_t *sum16;   // [n, ld/16] sums of 16 codes, of groups of 256 only, else NULL
 };
 
 /* A block of rows of one sequence that share a KV head. */

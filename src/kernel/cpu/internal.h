@@ -5,7 +5,7 @@
 #include "base/pool.h"
 #include "kernel/cpu/cpu.h"
 
-enum { MAX_ACTS = 6, TILE_OUT = 64, DECODE_ROWS = 16 };
+enum { MAX_ACTS = 8, TILE_OUT = 64, DECODE_ROWS = 16 };
 
 struct bvec {
     int n;
