@@ -78,7 +78,7 @@ static inline float e4m3(uint8_t b)
 static const int8_t fp4_halves[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-static inline void nibbles32(const uint8_t *p, int8_t *q)
+static inline void nibbles32(const uint8_t *restrict p, int8_t *restrict q)
 {
     for (int i = 0; i < 16; i++) {
         q[i] = (int8_t)(p[i] & 15);
@@ -86,7 +86,7 @@ static inline void nibbles32(const uint8_t *p, int8_t *q)
     }
 }
 
-static inline void map_nibbles(const uint8_t *p, int n, const int8_t *table, int8_t *q)
+static inline void map_nibbles(const uint8_t *restrict p, int n, const int8_t *table, int8_t *restrict q)
 {
     for (int i = 0; i < n; i++) {
         q[i] = table[p[i] & 15];
@@ -94,15 +94,14 @@ static inline void map_nibbles(const uint8_t *p, int n, const int8_t *table, int
     }
 }
 
-static inline void codes_q5(const uint8_t *qh, const uint8_t *p, int zero, int8_t *q)
+static inline void codes_q5(const uint8_t *restrict high, const uint8_t *restrict p, int zero, int8_t *restrict q)
 {
     nibbles32(p, q);
-    for (int b = 0; b < 4; b++)
-        for (int i = 0; i < 8; i++)
-            q[8 * b + i] = (int8_t)(q[8 * b + i] + (qh[b] >> i & 1) * 16 - zero);
+    for (int i = 0; i < 32; i++)
+        q[i] = (int8_t)(q[i] + (high[i / 8] >> i % 8 & 1) * 16 - zero);
 }
 
-static inline void codes_q2_k(const uint8_t *p, int8_t *q)
+static inline void codes_q2_k(const uint8_t *restrict p, int8_t *restrict q)
 {
     for (int h = 0; h < 2; h++)
         for (int g = 0; g < 4; g++)
@@ -110,7 +109,7 @@ static inline void codes_q2_k(const uint8_t *p, int8_t *q)
                 q[128 * h + 32 * g + l] = (int8_t)(p[32 * h + l] >> 2 * g & 3);
 }
 
-static inline void codes_q3_k(const uint8_t *p, int8_t *q)
+static inline void codes_q3_k(const uint8_t *restrict p, int8_t *restrict q)
 {
     codes_q2_k(p + 32, q);
     for (int g = 0; g < 8; g++)
@@ -118,7 +117,7 @@ static inline void codes_q3_k(const uint8_t *p, int8_t *q)
             q[32 * g + l] = (int8_t)(q[32 * g + l] + (p[l] >> g & 1) * 4 - 4);
 }
 
-static inline void codes_q4_k(const uint8_t *p, int8_t *q)
+static inline void codes_q4_k(const uint8_t *restrict p, int8_t *restrict q)
 {
     for (int j = 0; j < 4; j++)
         for (int l = 0; l < 32; l++) {
@@ -127,7 +126,7 @@ static inline void codes_q4_k(const uint8_t *p, int8_t *q)
         }
 }
 
-static inline void codes_q5_k(const uint8_t *qh, const uint8_t *p, int8_t *q)
+static inline void codes_q5_k(const uint8_t *restrict qh, const uint8_t *restrict p, int8_t *restrict q)
 {
     codes_q4_k(p, q);
     for (int j = 0; j < 8; j++)
@@ -135,7 +134,7 @@ static inline void codes_q5_k(const uint8_t *qh, const uint8_t *p, int8_t *q)
             q[32 * j + l] = (int8_t)(q[32 * j + l] + (qh[l] >> j & 1) * 16);
 }
 
-static inline void codes_q6_k(const uint8_t *p, int8_t *q)
+static inline void codes_q6_k(const uint8_t *restrict p, int8_t *restrict q)
 {
     for (int h = 0; h < 2; h++)
         for (int g = 0; g < 4; g++)
@@ -147,7 +146,7 @@ static inline void codes_q6_k(const uint8_t *p, int8_t *q)
 /* Base-3 digits, most significant first: digit n of b is the third in which b * 3^n (mod 256) lies. */
 static inline int8_t trit(uint8_t b, int power) { return (int8_t)(((uint8_t)(b * power) * 3 >> 8) - 1); }
 
-static inline void codes_tq1_0(const uint8_t *p, int8_t *q)
+static inline void codes_tq1_0(const uint8_t *restrict p, int8_t *restrict q)
 {
     static const int powers[] = {1, 3, 9, 27, 81};
     for (int n = 0; n < 5; n++) {
@@ -161,7 +160,7 @@ static inline void codes_tq1_0(const uint8_t *p, int8_t *q)
 }
 
 /* The codes of one block, less their zero. q has room for cols. */
-static inline void block_codes(enum wfmt f, const uint8_t *p, int8_t *q)
+static inline void block_codes(enum wfmt f, const uint8_t *restrict p, int8_t *restrict q)
 {
     switch (f) {
     case WF_Q8_0: memcpy(q, p + 2, 32); break;
