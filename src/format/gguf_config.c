@@ -247,6 +247,51 @@ static void put_qwen2(struct writer *w)
     put_rope_scaling(w);
 }
 
+static void put_experts(struct writer *w)
+{
+    copy_int(w, "num_experts", "expert_count");
+    copy_int(w, "num_experts_per_tok", "expert_used_count");
+    copy_int(w, "moe_intermediate_size", "expert_feed_forward_length");
+}
+
+static void put_qwen3(struct writer *w, bool has_experts)
+{
+    put_text(w, "model_type", has_experts ? "qwen3_moe" : "qwen3");
+    copy_int(w, "num_hidden_layers", "block_count");
+    copy_num(w, "rope_theta", "rope.freq_base");
+    put_rope_scaling(w);
+    if (has_experts) {
+        put_experts(w);
+        put_raw(w, "norm_topk_prob", "true"); // llama.cpp's constant: the file doesn't say it
+    }
+}
+
+static void put_bailing(struct writer *w)
+{
+    const struct gguf_kv *norm = gguf_arch_find(w->g, w->arch, "expert_weights_norm");
+    int64_t gating = 2;
+    double share;
+    gguf_arch_int(w->g, w->arch, "expert_gating_func", &gating);
+    put_text(w, "model_type", "bailing_moe_v2");
+    copy_int(w, "num_hidden_layers", "block_count");
+    copy_num(w, "rope_theta", "rope.freq_base");
+    put_rope_scaling(w);
+    if (rotary_share(w, &share)) {
+        put_key(w, "partial_rotary_factor");
+        json_write_double(&w->b, share);
+    }
+    put_experts(w);
+    put_text(w, "score_function", gating == 2 ? "sigmoid" : "softmax");
+    put_raw(w, "norm_topk_prob", norm && norm->type == GGUF_BOOL && !*(const uint8_t *)norm->p ? "false" : "true");
+    copy_int(w, "first_k_dense_replace", "leading_dense_block_count");
+    copy_int(w, "n_group", "expert_group_count");
+    copy_int(w, "topk_group", "expert_group_used_count");
+    copy_int(w, "num_shared_experts", "expert_shared_count");
+    copy_int(w, "moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length");
+    copy_num(w, "routed_scaling_factor", "expert_weights_scale");
+    copy_int(w, "num_nextn_predict_layers", "nextn_predict_layers");
+}
+
 static void put_smollm3(struct writer *w)
 {
     put_text(w, "model_type", "smollm3");
@@ -421,10 +466,14 @@ static void put_qwen35_rope(struct writer *w)
     buf_chr(&w->b, '}');
 }
 
-static void put_qwen35(struct writer *w, const struct gguf_names *m)
+static void put_qwen35(struct writer *w, const struct gguf_names *m, bool has_experts)
 {
     int64_t blocks, next = 0, inner = 0, heads = 0;
-    put_text(w, "model_type", "qwen3_5_text");
+    put_text(w, "model_type", has_experts ? "qwen3_5_moe_text" : "qwen3_5_text");
+    if (has_experts) {
+        put_experts(w);
+        copy_int(w, "shared_expert_intermediate_size", "expert_shared_feed_forward_length");
+    }
     if (gguf_arch_int(w->g, w->arch, "block_count", &blocks)) {
         put_int(w, "num_hidden_layers", m->n_layers);
         next = blocks - m->n_layers;
@@ -502,8 +551,12 @@ int gguf_config(struct package *p, const struct gguf *g, struct err *e)
         put_gemma3(&w);
     } else if (!strcmp(m.arch, "gemma4")) {
         put_gemma4(&w);
-    } else if (!strcmp(m.arch, "qwen35")) {
-        put_qwen35(&w, &m);
+    } else if (!strcmp(m.arch, "qwen3") || !strcmp(m.arch, "qwen3moe")) {
+        put_qwen3(&w, m.arch[5] == 'm');
+    } else if (!strcmp(m.arch, "bailingmoe2")) {
+        put_bailing(&w);
+    } else if (!strcmp(m.arch, "qwen35") || !strcmp(m.arch, "qwen35moe")) {
+        put_qwen35(&w, &m, m.arch[6] == 'm');
     } else {
         char name[48];
         snprintf(name, sizeof name, "gguf:%s", m.arch);

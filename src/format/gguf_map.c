@@ -52,17 +52,42 @@ static const struct pair gemma_names[] = {
     {"ffn_down_exps.scale", "router.per_expert_scale"},
 };
 
-static const struct pair qwen35_names[] = {
-    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
-    {"attn_qkv.weight", "linear_attn.in_proj_qkv.weight"},
-    {"attn_gate.weight", "linear_attn.in_proj_z.weight"},
-    {"ssm_beta.weight", "linear_attn.in_proj_b.weight"},
-    {"ssm_alpha.weight", "linear_attn.in_proj_a.weight"},
-    {"ssm_conv1d.weight", "linear_attn.conv1d.weight"},
-    {"ssm_dt.bias", "linear_attn.dt_bias"},
-    {"ssm_a", "linear_attn.A"},
-    {"ssm_norm.weight", "linear_attn.norm.weight"},
-    {"ssm_out.weight", "linear_attn.out_proj.weight"},
+#define QWEN35                                                                                                         \
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"}, {"attn_qkv.weight", "linear_attn.in_proj_qkv.weight"}, \
+        {"attn_gate.weight", "linear_attn.in_proj_z.weight"}, {"ssm_beta.weight", "linear_attn.in_proj_b.weight"},       \
+        {"ssm_alpha.weight", "linear_attn.in_proj_a.weight"}, {"ssm_conv1d.weight", "linear_attn.conv1d.weight"},        \
+        {"ssm_dt.bias", "linear_attn.dt_bias"}, {"ssm_a", "linear_attn.A"}, {"ssm_norm.weight", "linear_attn.norm.weight"}, \
+        {"ssm_out.weight", "linear_attn.out_proj.weight"}
+
+static const struct pair qwen35_names[] = {QWEN35};
+
+#define EXPERTS                                                                                                        \
+    {"ffn_gate_inp.weight", "mlp.gate.weight"}, {"ffn_gate_exps.weight", "mlp.switch_mlp.gate_proj.weight"},            \
+        {"ffn_up_exps.weight", "mlp.switch_mlp.up_proj.weight"}, {"ffn_down_exps.weight", "mlp.switch_mlp.down_proj.weight"}
+#define SHARED_EXPERT(name)                                                                                            \
+    {"ffn_gate_shexp.weight", "mlp." name ".gate_proj.weight"}, {"ffn_up_shexp.weight", "mlp." name ".up_proj.weight"},  \
+        {"ffn_down_shexp.weight", "mlp." name ".down_proj.weight"}
+
+static const struct pair qwen3moe_names[] = {{"ffn_norm.weight", "post_attention_layernorm.weight"}, EXPERTS};
+
+static const struct pair qwen35moe_names[] = {
+    QWEN35, EXPERTS, SHARED_EXPERT("shared_expert"), {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"},
+};
+
+/* The MTP block is one more layer. */
+static const struct pair bailing_names[] = {
+    {"ffn_norm.weight", "post_attention_layernorm.weight"},
+    {"attn_qkv.weight", "attention.query_key_value.weight"},
+    {"attn_output.weight", "attention.dense.weight"},
+    {"attn_q_norm.weight", "attention.query_layernorm.weight"},
+    {"attn_k_norm.weight", "attention.key_layernorm.weight"},
+    {"exp_probs_b.bias", "mlp.gate.expert_bias"},
+    {"nextn.eh_proj.weight", "eh_proj.weight"},
+    {"nextn.enorm.weight", "enorm.weight"},
+    {"nextn.hnorm.weight", "hnorm.weight"},
+    {"layer_output_norm.weight", "final_layernorm.weight"},
+    EXPERTS,
+    SHARED_EXPERT("shared_experts"),
 };
 
 static const struct pair nextn_names[] = {
@@ -88,7 +113,11 @@ static const struct {
     {"smollm3", NAMES(plain_names), false},
     {"gemma3", NAMES(gemma_names), false},
     {"gemma4", NAMES(gemma_names), false},
+    {"qwen3", NAMES(plain_names), false},
+    {"qwen3moe", NAMES(qwen3moe_names), false},
     {"qwen35", NAMES(qwen35_names), true},
+    {"qwen35moe", NAMES(qwen35moe_names), true},
+    {"bailingmoe2", NAMES(bailing_names), false},
 #undef NAMES
 };
 
@@ -141,9 +170,9 @@ const char *gguf_key(const struct gguf_names *m, const char *name, char out[GGUF
     bool is_head = block >= m->n_layers;
     if (is_head && block == m->n_layers && (key = LOOKUP(nextn_names, rest)))
         return key;
-    key = LOOKUP(block_names, rest);
+    key = lookup(archs[m->arch_no].names, archs[m->arch_no].n, rest);
     if (!key)
-        key = lookup(archs[m->arch_no].names, archs[m->arch_no].n, rest);
+        key = LOOKUP(block_names, rest);
     if (!key)
         return name;
     int n = snprintf(out, GGUF_MAX_KEY, "%slayers.%lld.%s", is_head ? "mtp." : "",

@@ -156,6 +156,19 @@ void weight_row(const struct weight *w, int64_t row, float *out)
     }
 }
 
+void weight_rows(struct weight *w, int64_t row0, int64_t n)
+{
+    size_t parts = w->group && w->scale ? (size_t)(w->ne[w->ndim - 1] / w->group) : 0;
+    size_t at = (size_t)row0 * parts * (w->scale_fmt == WF_F32 ? 4 : w->scale_fmt == WF_E8M0 || w->scale_fmt == WF_E4M3 ? 1 : 2);
+    w->q = (const char *)w->q + (size_t)row0 * w->row_bytes;
+    w->scale = w->scale ? (const char *)w->scale + at : NULL;
+    w->bias = w->bias ? (const char *)w->bias + at : NULL;
+    w->bytes = (size_t)n * (w->bytes / (size_t)w->ne[0]);
+    w->ne[1] = w->ne[w->ndim - 1];
+    w->ne[0] = n;
+    w->ndim = 2;
+}
+
 // ---- search for NaN and infinity -------------------------------------------------------------------------
 
 static const char *odd_name(float v) { return isnan(v) ? "NaN" : v > 0 ? "+infinity" : "-infinity"; }

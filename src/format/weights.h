@@ -115,6 +115,9 @@ int weights_check_finite(const struct weights *w, struct err *e);
 /* Dequantizes one row to fp32, exactly as docs/arithmetic.md defines (fma(scale, q, bias), d*(q-8), ...). */
 void weight_row(const struct weight *w, int64_t row, float *out);
 
+/* Narrows a matrix to rows [row0, row0 + n). */
+void weight_rows(struct weight *w, int64_t row0, int64_t n);
+
 /* f16/bf16 <-> f32, round to nearest even. */
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f);

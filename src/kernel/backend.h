@@ -86,6 +86,29 @@ struct head_out {
 
 enum activation { ACT_SILU, ACT_GELU_TANH };
 
+/* Rows [row0, row0 + n) of a matrix that holds the weights of several experts. */
+struct moe_matrix {
+    const struct bweight *w;
+    int64_t row0;
+};
+
+/* A mixture of experts; arrays stay the caller's. */
+struct moe_params {
+    int n_experts, n_used;
+    int64_t hidden, inter;
+    const struct bvec *norm, *router_norm; // of BUF_X, before the experts and the router; NULL: the experts' for both
+    float eps;
+    const struct bweight *router;          // [n_experts, hidden], float
+    bool is_sigmoid, normalize;            // scores by sigmoid instead of softmax; chosen weights sum to 1
+    const struct bvec *bias;               // added to sigmoid scores for the choice alone, NULL: none
+    int n_groups, n_used_groups;           // experts are chosen among those of the best groups; 0: no groups
+    float scale;                           // of all weights
+    const struct bvec *expert_scale;       // of each expert's weight, NULL: none
+    const struct moe_matrix *gate, *up, *down; // [n_experts]
+    const struct bweight *shared_gate, *shared_up, *shared_down, *shared_mix; // NULL: none; mix: its scalar gate
+    enum activation act;
+};
+
 struct product {
     const struct bweight *w;
     enum buffer dst;
@@ -123,6 +146,10 @@ struct backend_ops {
     /* down · (act(gate · n) * (up · n)), n the norm of BUF_X: added to BUF_X, or stored where dst is another buffer. */
     void (*mlp)(struct backend *, const struct step *, const struct bvec *norm, float eps, const struct bweight *gate,
                 const struct bweight *up, const struct bweight *down, enum activation act, enum buffer dst);
+    /* Before setup: working memory for a mixture. After: it runs, on BUF_X, and is added to it or stored in dst. A shared
+     * expert uses BUF_OUT and BUF_B. */
+    int (*moe_declare)(struct backend *, const struct moe_params *, struct err *);
+    void (*moe)(struct backend *, const struct step *, const struct moe_params *, enum buffer dst);
     void (*head)(struct backend *, const struct step *, enum buffer src, const int32_t *sel, int n, const struct bweight *,
                  const struct head_out *);
     void (*read)(struct backend *, enum buffer, int row, int n, float *dst); // width floats per row

@@ -2,17 +2,20 @@
  * soft cap on the logits. Layers with a window have heads of head_dim, those that see all tokens of global_head_dim,
  * with a rotary embedding that turns only a part of the pairs. Per-layer inputs (PLE): every layer adds a gated share
  * of a second, wide embedding of the token. The last num_kv_shared_layers layers read the keys and values of the last
- * layer of their kind before them. Source: transformers' Gemma4ForCausalLM; GGUF architecture "gemma4". */
+ * layer of their kind before them. Larger models have experts beside each MLP. Source: transformers' Gemma4ForCausalLM; GGUF architecture "gemma4". */
 #include "model/model.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct layer {
     struct attn_layer attn; // norm_post: of the block's output
     struct mlp_layer mlp;
     struct bvec *norm_mlp, *norm_mlp_out;
+    struct mlp_layer experts; // beside the MLP, moe NULL: none
+    struct bvec *norm_1, *norm_2; // of the MLP's and the experts' outputs, before they are added
     struct bweight *ple_gate, *ple_out; // NULL: no per-layer inputs
     struct bvec *norm_ple;
     float scalar; // of the layer's output
@@ -27,7 +30,8 @@ struct gemma4 {
 
 struct shape {
     int64_t inter, global_dim, global_kv, n_shared, ple, ple_vocab;
-    bool k_eq_v, double_wide;
+    bool k_eq_v, double_wide, has_experts;
+    struct moe_params moe;
     enum activation act;
     struct bvec *freq_full, *freq_sliding, *ones[2]; // ones: value norms of both widths
 };
@@ -45,18 +49,21 @@ static int read_shape(struct model *m, struct shape *d, struct err *e)
 {
     const struct package *p = m->pkg;
     double softcap;
-    bool bias, moe;
+    bool bias;
     if (cfg_int(p, "intermediate_size", 1, 1 << 24, &d->inter, e) || cfg_int_or(p, "global_head_dim", 2, 1024, m->head_dim, &d->global_dim, e) ||
         cfg_int_or(p, "num_global_key_value_heads", 1, 1024, m->kv_heads, &d->global_kv, e) ||
         cfg_int_or(p, "num_kv_shared_layers", 0, m->n_layers - 1, 0, &d->n_shared, e) ||
         cfg_int_or(p, "hidden_size_per_layer_input", 0, 1 << 16, 0, &d->ple, e) ||
         cfg_int_or(p, "vocab_size_per_layer_input", 1, 1 << 24, m->n_vocab, &d->ple_vocab, e) ||
         cfg_bool_or(p, "attention_k_eq_v", false, &d->k_eq_v, e) || cfg_bool_or(p, "use_double_wide_mlp", false, &d->double_wide, e) ||
-        cfg_bool_or(p, "attention_bias", false, &bias, e) || cfg_bool_or(p, "enable_moe_block", false, &moe, e) ||
+        cfg_bool_or(p, "attention_bias", false, &bias, e) || cfg_bool_or(p, "enable_moe_block", false, &d->has_experts, e) ||
         cfg_num_or(p, "final_logit_softcapping", 1e-3, 1e6, 0, &softcap, e) || model_activation(m, "hidden_activation", &d->act, e))
         return e->code;
-    if (bias || moe)
-        return err_set(e, ERR_UNSUPPORTED, "%s: unsupported in a Gemma 4 model: %s", p->config_file, bias ? "attention_bias" : "enable_moe_block (experts)");
+    if (bias)
+        return err_set(e, ERR_UNSUPPORTED, "%s: unsupported in a Gemma 4 model: attention_bias", p->config_file);
+    if (d->has_experts && moe_read(m, &d->moe, "top_k_experts", true, e))
+        return e->code;
+    d->moe.act = d->act;
     if (!cfg_get(p, "layer_types"))
         return err_set(e, ERR_FORMAT, "%s: missing layer_types", p->config_file);
     if (d->global_dim % 2 || m->heads % d->global_kv || m->heads / d->global_kv > 64)
@@ -81,6 +88,33 @@ static const struct layer *owner_of(const struct layer *l, int i, int n_own)
         if (!l[k].attn.p.window == !l[i].attn.p.window)
             return &l[k];
     return NULL;
+}
+
+/* The router's own norm is the residual's without a weight, times router.scale / sqrt(H). */
+static int bind_experts(struct model *m, struct layer *l, const struct shape *d, const char *key, struct err *e)
+{
+    struct moe_params p = d->moe;
+    char name[64];
+    int H = m->hidden;
+    const float *scale = weights_floats(m->pkg->weights, e, H, "%srouter.scale", key);
+    if (!scale)
+        return e->code;
+    double *x = xmalloc((size_t)H * sizeof *x);
+    struct bvec *v = NULL, *norm;
+    for (int i = 0; i < H; i++)
+        x[i] = (double)scale[i] / sqrt(H);
+    int rc = m->be->ops->vec(m->be, x, H, &v, e);
+    free(x);
+    p.router_norm = v;
+    snprintf(name, sizeof name, "%srouter.proj.weight", key);
+    if (rc || !(p.router = moe_router(m, p.n_experts, e, name)) ||
+        !(p.expert_scale = model_vector(m, e, p.n_experts, 0, "%srouter.per_expert_scale", key)) ||
+        !(norm = model_vector(m, e, H, 0, "%spre_feedforward_layernorm_2.weight", key)) ||
+        !(l->norm_1 = model_vector(m, e, H, 0, "%spost_feedforward_layernorm_1.weight", key)) ||
+        !(l->norm_2 = model_vector(m, e, H, 0, "%spost_feedforward_layernorm_2.weight", key)))
+        return e->code;
+    model_width(m, BUF_MIX, H);
+    return moe_bind(m, &l->experts, &p, key, norm, e);
 }
 
 static int bind_layer(struct model *m, struct layer *l, int i, const struct shape *d, struct err *e)
@@ -114,6 +148,8 @@ static int bind_layer(struct model *m, struct layer *l, int i, const struct shap
         !(l[i].norm_mlp_out = model_vector(m, e, H, 0, "%spost_feedforward_layernorm.weight", key)))
         return e->code;
     l[i].scalar = scalar[0];
+    if (d->has_experts && bind_experts(m, &l[i], d, key, e))
+        return e->code;
     if (d->ple && (!(l[i].ple_gate = model_matrix(m, e, d->ple, H, "%sper_layer_input_gate.weight", key)) ||
                    !(l[i].ple_out = model_matrix(m, e, H, d->ple, "%sper_layer_projection.weight", key)) ||
                    !(l[i].norm_ple = model_vector(m, e, H, 0, "%spost_per_layer_input_norm.weight", key))))
@@ -171,7 +207,12 @@ static void forward(const struct model *m, const struct step *s, int layer0, int
         attn_block(m, s, &l->attn, BUF_OUT);
         op->norm_add(m->be, s, BUF_OUT, l->attn.norm_post, m->eps, 1, BUF_X);
         mlp_block(m, s, l->norm_mlp, &l->mlp, BUF_OUT);
-        op->norm_add(m->be, s, BUF_OUT, l->norm_mlp_out, m->eps, 1, BUF_X);
+        if (l->experts.moe) {
+            op->norm(m->be, s, BUF_OUT, l->norm_1, m->eps, BUF_MIX, 0);
+            mlp_block(m, s, NULL, &l->experts, BUF_OUT);
+            op->norm_add(m->be, s, BUF_OUT, l->norm_2, m->eps, 1, BUF_MIX);
+        }
+        op->norm_add(m->be, s, l->experts.moe ? BUF_MIX : BUF_OUT, l->norm_mlp_out, m->eps, 1, BUF_X);
         if (g->ple) {
             op->mm(m->be, s, BUF_X, l->ple_gate, BUF_GATE);
             op->act_mul(m->be, s, l->mlp.act, BUF_GATE, BUF_LAYERS, i * g->ple, g->ple);

@@ -1,5 +1,5 @@
-/* Qwen3.5, 3.6 and 3.8 dense: a hybrid of Gated DeltaNet layers and gated full attention, zero-centred norms
- * (the GDN output norm is plain). Source: transformers' Qwen3_5ForCausalLM; GGUF architecture "qwen35", whose
+/* Qwen3.5, 3.6 and 3.8, dense and with experts: a hybrid of Gated DeltaNet layers and gated full attention, zero-centred norms
+ * (the GDN output norm is plain). Source: transformers' Qwen3_5ForCausalLM; GGUF architectures "qwen35" and "qwen35moe", whose
  * value heads are tiled. The recurrence is docs/arithmetic.md §6. */
 #include "model/model.h"
 
@@ -129,7 +129,7 @@ static int read_dims(struct model *m, struct gdn_dims *d, struct err *e)
 }
 
 /* Attention of the trunk and of the MTP layer alike. */
-static int attn_shape(struct model *m, struct attn_params *out, struct err *e)
+int qwen35_attn_shape(struct model *m, struct attn_params *out, struct err *e)
 {
     double part;
     const char *key = json_get(json_get(m->pkg->config, "rope_parameters"), "partial_rotary_factor") ? "rope_parameters.partial_rotary_factor"
@@ -143,14 +143,30 @@ static int attn_shape(struct model *m, struct attn_params *out, struct err *e)
     return out->freq ? 0 : e->code;
 }
 
+int qwen35_mlp_bind(struct model *m, struct mlp_layer *l, const char *key, struct bvec *norm_post, struct err *e)
+{
+    int64_t inter;
+    struct moe_params p;
+    char mlp[48], name[96], gate[96];
+    if (!cfg_get(m->pkg, "num_experts"))
+        return cfg_int(m->pkg, "intermediate_size", 1, 1 << 24, &inter, e) ? e->code : mlp_bind(m, l, key, inter, e);
+    snprintf(mlp, sizeof mlp, "%smlp.", key);
+    snprintf(name, sizeof name, "%sgate.weight", mlp);
+    if (moe_read(m, &p, "num_experts_per_tok", true, e) || cfg_int(m->pkg, "shared_expert_intermediate_size", 1, 1 << 24, &inter, e) ||
+        !(p.router = moe_router(m, p.n_experts, e, name)))
+        return e->code;
+    snprintf(name, sizeof name, "%sshared_expert.", mlp);
+    snprintf(gate, sizeof gate, "%sshared_expert_gate.weight", mlp);
+    return moe_bind(m, l, &p, mlp, norm_post, e) || moe_bind_shared(m, l, name, inter, true, gate, e) ? e->code : 0;
+}
+
 static int bind(struct model *m, struct err *e)
 {
     struct package *p = m->pkg;
     struct gdn_dims d;
     struct attn_params shape;
-    int64_t inter, interval;
-    if (read_dims(m, &d, e) || cfg_int(p, "intermediate_size", 1, 1 << 24, &inter, e) ||
-        cfg_int_or(p, "full_attention_interval", 1, 1 << 16, 4, &interval, e) || attn_shape(m, &shape, e))
+    int64_t interval;
+    if (read_dims(m, &d, e) || cfg_int_or(p, "full_attention_interval", 1, 1 << 16, 4, &interval, e) || qwen35_attn_shape(m, &shape, e))
         return e->code;
     m->norms_raw = norms_are_raw(m);
     float plus = m->norms_raw ? 1 : 0;
@@ -168,7 +184,7 @@ static int bind(struct model *m, struct err *e)
         l[i].attn.p = shape;
         if (l[i].is_full ? attn_bind(m, &l[i].attn, key, plus, true, i, e) : bind_gdn(m, &l[i], i, &d, plus, e))
             return e->code;
-        if (mlp_bind(m, &l[i].mlp, key, inter, e))
+        if (qwen35_mlp_bind(m, &l[i].mlp, key, l[i].attn.norm_post, e))
             return e->code;
     }
     return 0;
@@ -193,5 +209,8 @@ static void forward(const struct model *m, const struct step *s, int layer0, int
 }
 
 const struct arch arch_qwen35 = {
-    .name = "Qwen3.5 dense", .types = {"qwen3_5_text", "qwen3_5", "qwen35"}, .bind = bind, .forward = forward,
+    .name = "Qwen3.5 dense", .types = {"qwen3_5_text", "qwen3_5"}, .bind = bind, .forward = forward, .bind_head = qwen35_bind_head,
+};
+const struct arch arch_qwen35_moe = {
+    .name = "Qwen3.5 MoE", .types = {"qwen3_5_moe_text", "qwen3_5_moe"}, .bind = bind, .forward = forward, .bind_head = qwen35_bind_head,
 };

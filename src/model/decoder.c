@@ -11,7 +11,8 @@ int decoder_read(struct model *m, struct decoder *d, struct err *e)
     size_t bytes = (size_t)m->n_layers * sizeof(struct decoder_layer);
     *d = (struct decoder){0};
     int rot_dim;
-    if (cfg_int(p, "intermediate_size", 1, 1 << 24, &d->inter, e) || model_rot_dim(m, &rot_dim, e) || cfg_bool_or(p, "attention_bias", false, &d->qkv_bias, e) ||
+    bool has_experts = cfg_get(p, "num_experts") != NULL; // an MLP's width may then be absent
+    if ((has_experts ? cfg_int_or(p, "intermediate_size", 0, 1 << 24, 0, &d->inter, e) : cfg_int(p, "intermediate_size", 1, 1 << 24, &d->inter, e)) || model_rot_dim(m, &rot_dim, e) || cfg_bool_or(p, "attention_bias", false, &d->qkv_bias, e) ||
         cfg_bool_or(p, "mlp_bias", false, &d->mlp_bias, e) || model_activation(m, "hidden_act", &d->act, e))
         return e->code;
     d->o_bias = d->qkv_bias;
@@ -27,6 +28,16 @@ int decoder_read(struct model *m, struct decoder *d, struct err *e)
     return 0;
 }
 
+static int bind_moe(struct model *m, const struct decoder *d, struct decoder_layer *l, const char *key, struct err *e)
+{
+    struct moe_params p = *d->moe;
+    char prefix[48], router[64];
+    snprintf(prefix, sizeof prefix, "%smlp.", key);
+    snprintf(router, sizeof router, "%sgate.weight", prefix);
+    p.act = d->act;
+    return !(p.router = moe_router(m, p.n_experts, e, router)) ? e->code : moe_bind(m, &l->mlp, &p, prefix, l->attn.norm_post, e);
+}
+
 int decoder_bind(struct model *m, const struct decoder *d, int layer, struct err *e)
 {
     struct decoder_layer *l = (struct decoder_layer *)m->layers + layer;
@@ -34,8 +45,8 @@ int decoder_bind(struct model *m, const struct decoder *d, int layer, struct err
     snprintf(key, sizeof key, "layers.%d.", layer);
     l->attn.p = d->attn;
     l->mlp.act = d->act;
-    if (attn_bind(m, &l->attn, key, 0, d->qk_norm, layer, e) || mlp_bind(m, &l->mlp, key, d->inter, e) ||
-        (d->qkv_bias && attn_bind_biases(m, &l->attn, key, d->o_bias, e)) || (d->mlp_bias && mlp_bind_biases(m, &l->mlp, key, d->inter, e)))
+    if (attn_bind(m, &l->attn, key, 0, d->qk_norm, layer, e) || (d->moe ? bind_moe(m, d, l, key, e) : mlp_bind(m, &l->mlp, key, d->inter, e)) ||
+        (d->qkv_bias && attn_bind_biases(m, &l->attn, key, d->o_bias, e)) || (d->mlp_bias && !d->moe && mlp_bind_biases(m, &l->mlp, key, d->inter, e)))
         return e->code;
     return 0;
 }

@@ -4,7 +4,7 @@
 
 #include "model/model.h"
 
-static const struct arch *const archs[] = {&arch_qwen35, &arch_llama, &arch_qwen2, &arch_smollm3, &arch_gemma3, &arch_gemma4};
+static const struct arch *const archs[] = {&arch_qwen35, &arch_qwen35_moe, &arch_qwen3, &arch_qwen3_moe, &arch_bailing, &arch_llama, &arch_qwen2, &arch_smollm3, &arch_gemma3, &arch_gemma4};
 
 /* Values of model_type and names of GGUF architectures, separated by spaces, a star for any ending. The first
  * entry that fits counts. */

@@ -27,7 +27,8 @@ static int bind_common(struct model *m, struct err *e)
         return err_set(e, ERR_UNSUPPORTED, "%s: unsupported attention shape (%d heads on %d, width %d)", p->path, (int)heads, (int)kv, (int)dim);
     m->hidden = (int)hidden, m->n_layers = (int)layers, m->n_vocab = (int)vocab, m->max_ctx = (int)ctx;
     m->heads = (int)heads, m->kv_heads = (int)kv, m->head_dim = (int)dim, m->eps = (float)eps;
-    if (!(m->embed = model_matrix(m, e, vocab, hidden, "embed_tokens.weight")))
+    const char *embed_key = embed || !weights_find(p->weights, "word_embeddings.weight") ? "embed_tokens.weight" : "word_embeddings.weight";
+    if (!(m->embed = model_matrix(m, e, vocab, hidden, "%s", embed_key)))
         return e->code;
     bool tied = !weights_find(m->pkg->weights, "lm_head.weight");
     m->head = tied ? m->embed : model_matrix(m, e, vocab, hidden, "lm_head.weight");
@@ -126,6 +127,18 @@ struct bweight *model_matrix(struct model *m, struct err *e, int64_t out, int64_
     va_end(ap);
     const struct weight *w = weights_matrix(m->pkg->weights, e, out, in, "%s", k);
     return w && !m->be->ops->weight(m->be, w, &b, e) ? b : NULL;
+}
+
+struct bweight *model_rows(struct model *m, struct err *e, int64_t all, int64_t row0, int64_t out, int64_t in, const char *key)
+{
+    const struct weight *w = weights_matrix(m->pkg->weights, e, all, in, "%s", key);
+    struct bweight *b = NULL;
+    if (!w)
+        return NULL;
+    struct weight *part = arena_alloc(&m->arena, sizeof *part);
+    *part = *w;
+    weight_rows(part, row0, out);
+    return m->be->ops->weight(m->be, part, &b, e) ? NULL : b;
 }
 
 int model_bias(struct model *m, struct bweight *w, struct err *e, int64_t n, const char *key, ...)
@@ -288,6 +301,18 @@ struct bvec *model_rope(struct model *m, int rot_dim, struct err *e) { return mo
 
 /* ---- blocks -------------------------------------------------------------------------------------------------------- */
 
+void attn_state(struct model *m, struct attn_layer *l, int layer)
+{
+    struct attn_params *p = &l->p;
+    int64_t q = (int64_t)p->heads * p->dim, kv = (int64_t)p->kv_heads * p->dim;
+    p->kv = model_state(m, (struct state_spec){.kind = STATE_KV, .layer = layer, .heads = p->kv_heads, .dk = p->dim, .dv = p->dim,
+                                               .window = layer < 0 ? 0 : p->window});
+    model_width(m, BUF_Q, p->gated ? 2 * q : q);
+    model_width(m, BUF_MIX, q);
+    model_width(m, BUF_K, kv);
+    model_width(m, BUF_V, kv);
+}
+
 int attn_bind(struct model *m, struct attn_layer *l, const char *key, float plus, bool qk_norm, int layer, struct err *e)
 {
     struct attn_params *p = &l->p;
@@ -306,10 +331,7 @@ int attn_bind(struct model *m, struct attn_layer *l, const char *key, float plus
         (!p->v_from_k && !(l->v = model_matrix(m, e, kv, H, "%sself_attn.v_proj.weight", key))) ||
         (qk_norm && !(p->k_norm = model_vector(m, e, p->dim, plus, "%sself_attn.k_norm.weight", key))))
         return e->code;
-    p->kv = model_state(m, (struct state_spec){.kind = STATE_KV, .layer = layer, .heads = p->kv_heads, .dk = p->dim, .dv = p->dim,
-                                               .window = layer < 0 ? 0 : p->window});
-    model_width(m, BUF_K, kv);
-    model_width(m, BUF_V, kv);
+    attn_state(m, l, layer);
     return 0;
 }
 
@@ -356,7 +378,10 @@ int mlp_bind_biases(struct model *m, struct mlp_layer *l, const char *key, int64
 
 void mlp_block(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l, enum buffer dst)
 {
-    m->be->ops->mlp(m->be, s, norm, m->eps, l->gate, l->up, l->down, l->act, dst);
+    if (l->moe)
+        m->be->ops->moe(m->be, s, l->moe, dst);
+    else
+        m->be->ops->mlp(m->be, s, norm, m->eps, l->gate, l->up, l->down, l->act, dst);
 }
 
 void mlp_forward(const struct model *m, const struct step *s, const struct bvec *norm, const struct mlp_layer *l)

@@ -52,8 +52,7 @@ static struct bweight *keep_weight(struct cpu *c, struct bweight w)
     return p;
 }
 
-/* Index of the activation set for a weight, -1 for float products. */
-static int act_index(const struct cpu *c, const struct bweight *w)
+int cpu_act_index(const struct cpu *c, const struct bweight *w)
 {
     for (int i = 0; w->quantized && i < c->n_acts; i++)
         if (c->acts[i].group == w->q.group && c->acts[i].order == w->q.order)
@@ -66,10 +65,13 @@ static int cpu_weight(struct backend *b, const struct weight *w, struct bweight 
     struct cpu *c = (struct cpu *)b;
     if (!has_kernel(w))
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s is stored as %s, a format that is unsupported so far", w->file, w->name, w->type);
-    struct bweight bw = {.w = w, .out = w->ne[0], .in = w->ne[1], .quantized = !b->float_mode && !is_float(w->fmt) && w->fmt != WF_MLX_FP8};
+    int64_t rows = 1; // of all experts, where there are several
+    for (int i = 0; i < w->ndim - 1; i++)
+        rows *= w->ne[i];
+    struct bweight bw = {.w = w, .out = rows, .in = w->ne[w->ndim - 1], .quantized = !b->float_mode && !is_float(w->fmt) && w->fmt != WF_MLX_FP8};
     if (bw.quantized) {
         bw.q = (struct qfmt){w->group, w->fmt == WF_MLX && w->bits == 4 ? ORDER_EVEN_ODD : ORDER_NATURAL};
-        if (act_index(c, &bw) < 0)
+        if (cpu_act_index(c, &bw) < 0)
             c->acts[c->n_acts++] = (struct qact){.group = bw.q.group, .order = bw.q.order};
     }
     if (bw.in > c->max_in)
@@ -146,6 +148,13 @@ static void place_state(struct cpu *c, const struct state_spec *specs, int n)
     c->base.slot_bytes = slot;
 }
 
+bool cpu_alloc_act(struct cpu *c, struct qact *a, size_t rows, int64_t max_in)
+{
+    size_t groups = (size_t)((max_in + a->group - 1) / a->group), ld = (size_t)((max_in + 127) & ~(int64_t)127);
+    return (a->code = cpu_alloc(c, rows * ld)) && (a->scale = cpu_alloc(c, rows * groups * 4)) && (a->isum = cpu_alloc(c, rows * groups * 4)) &&
+           (a->group != 256 || (a->sum16 = cpu_alloc(c, rows * ld / 16 * 4)));
+}
+
 static int cpu_setup(struct backend *b, const struct state_spec *specs, int n_specs, const int *widths, int max_rows,
                      const int *n_pages, int n_slots, int tape_rows, struct err *e)
 {
@@ -162,14 +171,9 @@ static int cpu_setup(struct backend *b, const struct state_spec *specs, int n_sp
         if (widths[i])
             ok = ok && (c->buf[i] = cpu_alloc(c, (size_t)max_rows * (size_t)c->width[i] * 4 + 64));
     }
-    for (int i = 0; i < c->n_acts; i++) {
-        struct qact *a = &c->acts[i];
-        size_t groups = (size_t)((c->max_in + a->group - 1) / a->group), rows = (size_t)max_rows;
-        ok = ok && (a->code = cpu_alloc(c, rows * (size_t)((c->max_in + 127) & ~127))) && (a->scale = cpu_alloc(c, rows * groups * 4)) &&
-             (a->isum = cpu_alloc(c, rows * groups * 4));
-        if (a->group == 256)
-            ok = ok && (a->sum16 = cpu_alloc(c, rows * (size_t)((c->max_in + 127) & ~127) / 16 * 4));
-    }
+    for (int i = 0; i < c->n_acts; i++)
+        ok = ok && cpu_alloc_act(c, &c->acts[i], (size_t)max_rows, c->max_in);
+    ok = ok && cpu_moe_setup(c);
     for (int i = 0; i < c->n_kv; i++)
         dim = c->kv[i].dk > dim ? c->kv[i].dk : dim;
     for (int i = 0; i < c->n_rec; i++) {
@@ -227,6 +231,7 @@ static void cpu_close(struct backend *b)
     free(c->vecs);
     free(c->kv);
     free(c->rec);
+    free(c->moe);
     free(c);
 }
 
@@ -253,9 +258,9 @@ struct mm_job {
     unsigned need;              // activation sets to fill
 };
 
-static unsigned acts_of(const struct cpu *c, const struct bweight *w)
+unsigned cpu_acts_of(const struct cpu *c, const struct bweight *w)
 {
-    int i = act_index(c, w);
+    int i = cpu_act_index(c, w);
     return i < 0 ? 0 : 1u << i;
 }
 
@@ -279,12 +284,13 @@ static void prepare_rows(void *ud, int first, int last, int thread)
     }
 }
 
-static void set_widths(struct cpu *c, int64_t in)
+void cpu_set_widths(struct qact *acts, int n, int64_t in)
 {
-    for (int i = 0; i < c->n_acts; i++) {
-        c->acts[i].in = (int)in;
-        c->acts[i].n_groups = (int)((in + c->acts[i].group - 1) / c->acts[i].group);
-        c->acts[i].ld = (in + 127) & ~(int64_t)127;
+    for (int i = 0; i < n; i++) {
+        struct qact *a = &acts[i];
+        a->in = (int)in;
+        a->n_groups = a->group ? (int)((in + a->group - 1) / a->group) : 0;
+        a->ld = (in + 127) & ~(int64_t)127;
     }
 }
 
@@ -292,7 +298,7 @@ static void set_widths(struct cpu *c, int64_t in)
 static void product_tile(const struct mm_job *j, const struct bweight *w, int64_t o0, int64_t o1, int r0, int n, float *y)
 {
     struct cpu *c = j->c;
-    int a = act_index(c, w);
+    int a = cpu_act_index(c, w);
     if (a >= 0) {
         c->k->qmm(w, &c->acts[a], o0, o1, r0, n, y - o0, TILE_OUT);
     } else if (j->sel && !j->from_norm) {
@@ -369,11 +375,11 @@ static void run_products(struct mm_job *j)
     int tiles = 0;
     for (int i = 0; i < j->n_prod; i++) {
         tiles += (int)((j->prod[i].w->out + TILE_OUT - 1) / TILE_OUT);
-        j->need |= acts_of(c, j->prod[i].w);
+        j->need |= cpu_acts_of(c, j->prod[i].w);
     }
     if (j->up)
-        j->need |= acts_of(c, j->up);
-    set_widths(c, j->prod[0].w->in);
+        j->need |= cpu_acts_of(c, j->up);
+    cpu_set_widths(c->acts, c->n_acts, j->prod[0].w->in);
     if (j->norm || j->need)
         pool_run(c->pool, prepare_rows, j, j->n, 1);
     j->from_norm = j->norm != NULL;
@@ -584,7 +590,7 @@ static void cpu_rec_read(struct backend *b, int i, int rec, float *dst)
 static const struct backend_ops cpu_ops = {
     .name = "cpu", .close = cpu_close, .weight = cpu_weight, .rows = cpu_rows, .rows_set = cpu_rows_set, .vec = cpu_vec, .bias = cpu_bias, .setup = cpu_setup,
     .embed = cpu_embed, .norm = cpu_norm, .norm_add = cpu_norm_add, .scale = cpu_scale, .act_mul = cpu_act_mul, .norm_mm = cpu_norm_mm, .mm = cpu_mm, .mm_add = cpu_mm_add, .attn = cpu_attn,
-    .gdn = cpu_gdn, .mlp = cpu_mlp, .head = cpu_head, .read = cpu_read, .write = cpu_write, .page_copy = cpu_page_copy,
+    .gdn = cpu_gdn, .mlp = cpu_mlp, .moe_declare = cpu_moe_declare, .moe = cpu_moe, .head = cpu_head, .read = cpu_read, .write = cpu_write, .page_copy = cpu_page_copy,
     .slot_clear = cpu_slot_clear, .slot_copy = cpu_slot_copy, .page_io = cpu_page_io, .slot_io = cpu_slot_io, .rec_read = cpu_rec_read,
 };
 

@@ -58,6 +58,9 @@ struct cpu_kernels {
     void (*act_mul)(enum activation act, const float *gate, const float *up, int n, float *y);
     void (*sigmoid_mul)(float *x, const float *gate, int n);
     void (*add)(float *x, const float *y, int n);
+    void (*axpy)(float *y, float a, const float *x, int n); // y = fma(a, x, y)
+    void (*exp_less)(float *x, float top, int n);           // x = exp(x - top)
+    void (*sigmoid)(float *x, int n);
     void (*scale)(float *x, float s, int n);
     void (*softcap)(float *x, float cap, int n);
     void (*rotate)(float *x, const float *cs, int half, bool adjacent); // cs: half cosines, half sines

@@ -1,4 +1,4 @@
-/* What the files of the CPU backend share: cpu.c (placement, products, MLP, head), mixer.c (attention, GDN). */
+/* What the files of the CPU backend share: cpu.c (placement, products, MLP, head), mixer.c (attention, GDN), moe.c. */
 #ifndef KERNEL_CPU_INTERNAL_H
 #define KERNEL_CPU_INTERNAL_H
 
@@ -39,6 +39,7 @@ struct cpu {
     int width[BUF_COUNT];
     struct qact acts[MAX_ACTS]; // one for each (group, order) that a bound weight needs
     int n_acts;
+    struct moe_scratch *moe; // NULL without mixtures
 
     struct kv_place *kv;
     struct rec_place *rec;
@@ -62,8 +63,8 @@ struct cpu {
     int32_t *best;
     float *zeros;        // one row of zeros for the window before the first token
 
-    size_t alloc_bytes[64]; // of the big blocks, for freeing
-    void *alloc[64];
+    size_t alloc_bytes[128]; // of the big blocks, for freeing
+    void *alloc[128];
     int n_alloc;
 };
 
@@ -73,6 +74,14 @@ static inline float *local_of(const struct cpu *c, int thread) { return c->local
 void *cpu_alloc(struct cpu *c, size_t bytes); // zeroed, freed with the backend; NULL if refused
 void cpu_attn(struct backend *b, const struct step *s, const struct attn_params *p, enum buffer dst);
 void cpu_gdn(struct backend *b, const struct step *s, const struct gdn_params *p, enum buffer dst);
+/* Activation set that a weight reads, -1 for float products; the same as a bit, 0 for float products. */
+int cpu_act_index(const struct cpu *c, const struct bweight *w);
+unsigned cpu_acts_of(const struct cpu *c, const struct bweight *w);
+void cpu_set_widths(struct qact *acts, int n, int64_t in); // for rows of that length
+bool cpu_alloc_act(struct cpu *c, struct qact *a, size_t rows, int64_t max_in);
+int cpu_moe_declare(struct backend *b, const struct moe_params *p, struct err *e);
+bool cpu_moe_setup(struct cpu *c);
+void cpu_moe(struct backend *b, const struct step *s, const struct moe_params *p, enum buffer dst);
 /* Scratch that the mixers need for these pieces of state. */
 int cpu_mixer_setup(struct cpu *c, int max_heads_dim, struct err *e);
 
