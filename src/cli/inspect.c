@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/human.h"
 #include "base/os.h"
 #include "chat/template.h"
 #include "cli/cli.h"
@@ -84,17 +85,6 @@ static void bound_members(const struct instance *in, const char *template_source
     memory_json(in->m, &x, b);
 }
 
-/* 1234567 -> "1.2 MiB" */
-static const char *human(double bytes, char *out, size_t n)
-{
-    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    int u = 0;
-    for (; bytes >= 1024 && u < 4; u++)
-        bytes /= 1024;
-    snprintf(out, n, u ? "%.1f %s" : "%.0f %s", bytes, unit[u]);
-    return out;
-}
-
 static void print_text(const struct package *p, const struct instance *in, const struct json *r, const char *template_source, const char *refusal)
 {
     char a[32], c[32];
@@ -110,13 +100,13 @@ static void print_text(const struct package *p, const struct instance *in, const
     uint64_t bytes = 0;
     for (int i = 0; i < weights_count(p->weights); i++)
         bytes += weights_at(p->weights, i)->bytes;
-    printf("  weights        %d tensors, %s", weights_count(p->weights), human((double)bytes, a, sizeof a));
+    printf("  weights        %d tensors, %s", weights_count(p->weights), human_bytes((double)bytes, a, sizeof a));
     if (parameters > 0)
         printf(", %.1f M parameters", parameters / 1e6);
     printf("\n");
     for (const struct json *f = json_get(r, "formats") ? json_get(r, "formats")->child : NULL; f; f = f->next) {
         printf("    %-22s %4.0f tensors  %s\n", json_str(json_get(f, "format"), "?"), json_num(json_get(f, "tensors"), 0),
-               human(json_num(json_get(f, "bytes"), 0), c, sizeof c));
+               human_bytes(json_num(json_get(f, "bytes"), 0), c, sizeof c));
     }
     if (in) {
         struct inspect_head head;
@@ -126,22 +116,22 @@ static void print_text(const struct package *p, const struct instance *in, const
         printf("  template       %s\n", template_source);
         printf("  MTP head       %s", health_name(in->head.health));
         if (head.n_tensors)
-            printf(": %d logical tensors (%d stored), %s", head.n_tensors, head.n_stored, human((double)head.bytes, a, sizeof a));
+            printf(": %d logical tensors (%d stored), %s", head.n_tensors, head.n_stored, human_bytes((double)head.bytes, a, sizeof a));
         printf("\n");
         if (in->head.why[0])
             printf("                 %s%s\n", in->head.suspicious ? "warning: " : "", in->head.why);
-        printf("  state          %s a token of KV", human((double)x.kv_per_token, a, sizeof a));
+        printf("  state          %s a token of KV", human_bytes((double)x.kv_per_token, a, sizeof a));
         if (x.kv_windows)
-            printf(", %s a sequence of KV within windows", human((double)x.kv_windows, a, sizeof a));
-        printf(", %s a sequence of recurrent state\n", human((double)x.per_sequence, c, sizeof c));
+            printf(", %s a sequence of KV within windows", human_bytes((double)x.kv_windows, a, sizeof a));
+        printf(", %s a sequence of recurrent state\n", human_bytes((double)x.per_sequence, c, sizeof c));
         for (int i = 0; i < 4; i++) {
             int n = i < 3 ? contexts[i] : in->m->max_ctx;
             if (i < 3 && n > in->m->max_ctx)
                 continue;
             uint64_t kv = model_kv_bytes(in->m, n), total = x.weights + x.per_sequence + kv;
-            printf("  memory %-7d %s = weights %s", n, human((double)total, a, sizeof a), human((double)x.weights, c, sizeof c));
-            printf(" + state %s", human((double)x.per_sequence, c, sizeof c));
-            printf(" + KV %s%s\n", human((double)kv, c, sizeof c), os_mem_total() && total > os_mem_total() ? "  (more than this machine has)" : "");
+            printf("  memory %-7d %s = weights %s", n, human_bytes((double)total, a, sizeof a), human_bytes((double)x.weights, c, sizeof c));
+            printf(" + state %s", human_bytes((double)x.per_sequence, c, sizeof c));
+            printf(" + KV %s%s\n", human_bytes((double)kv, c, sizeof c), os_mem_total() && total > os_mem_total() ? "  (more than this machine has)" : "");
         }
         for (int i = 0, n = 0; i < weights_count(p->weights); i++) {
             const struct weight *w = weights_at(p->weights, i);
