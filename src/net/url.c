@@ -92,7 +92,8 @@ bool url_is_private(const char *url)
     if (!u)
         return false;
     char *host = part_of(u, CURLUPART_HOST, 0);
-    bool ok = is_https(url) || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]") || !strcasecmp(host, "localhost");
+    bool is_loopback = !strncmp(host, "127.", 4) && !host[strspn(host, "0123456789.")];
+    bool ok = is_https(url) || is_loopback || !strcmp(host, "[::1]") || !strcasecmp(host, "localhost");
     free(host);
     curl_url_cleanup(u);
     return ok;
