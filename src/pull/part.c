@@ -55,61 +55,76 @@ static int write_fresh_journal(struct part *p, struct err *e)
 {
     char head[HEAD];
     head_of(p, head);
+    if (p->journal_fd < 0 && (p->journal_fd = open(p->journal, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644)) < 0)
+        return os_failed(p, "create the journal of", e);
     if (ftruncate(p->journal_fd, 0) || fd_write_at(p->journal_fd, head, HEAD, 0) ||
         ftruncate(p->journal_fd, (off_t)(HEAD + p->n_blocks * sizeof *p->hash)))
         return os_failed(p, "write the journal of", e);
     return 0;
 }
 
-/* Takes over what an earlier run left. */
-static int read_journal(struct part *p, bool had_journal, uint64_t had_bytes, struct err *e)
+/* What an earlier run left of the file, without changing anything. *fits: there is a journal, and it is this file's. */
+static void look(struct part *p, uint64_t bytes_there, bool *fits)
 {
     char head[HEAD], found[HEAD];
+    size_t n = (size_t)p->n_blocks * sizeof *p->hash;
+    bool has_journal = file_exists(p->journal);
     head_of(p, head);
-    size_t bytes = (size_t)p->n_blocks * sizeof *p->hash;
-    bool fits = had_journal && !fd_read_at(p->journal_fd, found, HEAD, 0) && !memcmp(head, found, HEAD) &&
-                (!bytes || !fd_read_at(p->journal_fd, p->hash, bytes, HEAD));
-    p->is_trusted = true;
-    if (!fits) {
-        memset(p->hash, 0, bytes);
-        int rc = write_fresh_journal(p, e);
-        if (rc || had_journal || had_bytes != p->size)
-            return rc;
-        p->is_trusted = false; // finished by an earlier run, or put there by somebody: the checksum will tell
+    p->journal_fd = open(p->journal, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    *fits = p->journal_fd >= 0 && !fd_read_at(p->journal_fd, found, HEAD, 0) && !memcmp(head, found, HEAD) &&
+            (!n || !fd_read_at(p->journal_fd, p->hash, n, HEAD));
+    // without a journal: finished by an earlier run, or put there by somebody; the checksum will tell
+    p->is_trusted = has_journal || bytes_there != p->size;
+    for (uint64_t i = 0; i < p->n_blocks; i++) {
+        bool is_done = p->is_trusted ? *fits && p->hash[i] && part_block_end(p, i) <= bytes_there : true;
+        p->mark[i] = is_done ? PART_DONE : PART_OPEN;
+        p->hash[i] = is_done && p->is_trusted ? p->hash[i] : 0;
+        p->n_done += is_done;
     }
-    for (uint64_t i = 0; i < p->n_blocks; i++)
-        if ((p->hash[i] || !p->is_trusted) && part_block_end(p, i) <= had_bytes) {
-            p->mark[i] = PART_DONE;
-            p->n_done++;
-        } else {
-            p->hash[i] = 0;
-        }
-    return 0;
+}
+
+/* All that needs no file. */
+static int prepare(struct part *p, const char *path, const char *journal, const char *name, uint64_t size, enum digest_kind kind,
+                   const char *want, struct err *e)
+{
+    *p = (struct part){.path = xstrdup(path), .journal = xstrdup(journal), .name = name, .fd = -1, .journal_fd = -1, .size = size, .kind = kind};
+    snprintf(p->want, sizeof p->want, "%s", want);
+    if (size > PART_MAX)
+        return err_set(e, ERR_LIMIT, "%s: %llu bytes, at most %llu are allowed", name, (unsigned long long)size, (unsigned long long)PART_MAX);
+    p->n_blocks = (size + PART_BLOCK - 1) / PART_BLOCK;
+    p->hash = calloc((size_t)p->n_blocks + 1, sizeof *p->hash);
+    p->mark = calloc((size_t)p->n_blocks + 1, 1);
+    return p->hash && p->mark ? 0 : err_set(e, ERR_NOMEM, "%s: no memory for its journal", name);
+}
+
+uint64_t part_present(const char *path, const char *journal, uint64_t size, enum digest_kind kind, const char *want)
+{
+    struct part p;
+    bool fits;
+    uint64_t n = 0;
+    if (file_is_regular(path) && !prepare(&p, path, journal, "", size, kind, want, NULL)) {
+        look(&p, file_size(path), &fits);
+        n = p.n_done * PART_BLOCK < size ? p.n_done * PART_BLOCK : size;
+        part_close(&p);
+    }
+    return n;
 }
 
 int part_open(struct part *p, const char *path, const char *journal, const char *name, uint64_t size, enum digest_kind kind,
               const char *want, struct err *e)
 {
     struct stat st;
-    *p = (struct part){.path = xstrdup(path), .journal = xstrdup(journal), .name = name, .fd = -1, .journal_fd = -1, .size = size, .kind = kind};
-    snprintf(p->want, sizeof p->want, "%s", want);
-    int rc = 0;
-    bool had_journal = file_exists(journal);
-    if (size > PART_MAX)
-        rc = err_set(e, ERR_LIMIT, "%s: %llu bytes, at most %llu are allowed", name, (unsigned long long)size, (unsigned long long)PART_MAX);
-    p->n_blocks = rc ? 0 : (size + PART_BLOCK - 1) / PART_BLOCK;
-    p->hash = calloc((size_t)p->n_blocks + 1, sizeof *p->hash);
-    p->mark = calloc((size_t)p->n_blocks + 1, 1);
-    if (!rc && (!p->hash || !p->mark))
-        rc = err_set(e, ERR_NOMEM, "%s: no memory for its journal", name);
+    bool fits;
+    int rc = prepare(p, path, journal, name, size, kind, want, e);
     if (!rc && (p->fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644)) < 0)
         rc = os_failed(p, "open", e);
     if (!rc && (fstat(p->fd, &st) || !S_ISREG(st.st_mode)))
         rc = err_set(e, ERR_IO, "%s: expected a regular file", path);
-    if (!rc && (p->journal_fd = open(journal, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644)) < 0)
-        rc = os_failed(p, "open the journal of", e);
-    if (!rc)
-        rc = read_journal(p, had_journal, (uint64_t)st.st_size, e);
+    if (!rc) {
+        look(p, (uint64_t)st.st_size, &fits);
+        if (p->is_trusted && !fits)
+            rc = write_fresh_journal(p, e);
+    }
     if (!rc && (uint64_t)st.st_size != size && ftruncate(p->fd, (off_t)size))
         rc = os_failed(p, "reserve", e);
     if (!rc)

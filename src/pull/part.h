@@ -35,6 +35,8 @@ static const uint64_t PART_MAX = (uint64_t)4 << 40;
 MUST_CHECK int part_open(struct part *p, const char *path, const char *journal, const char *name, uint64_t size, enum digest_kind kind,
                          const char *want, struct err *e);
 void part_close(struct part *p);
+/* Bytes of it that are there, unproved, without changing anything. */
+uint64_t part_present(const char *path, const char *journal, uint64_t size, enum digest_kind kind, const char *want);
 
 MUST_CHECK int part_write(struct part *p, uint64_t offset, const void *data, size_t n, struct err *e);
 uint64_t part_block_end(const struct part *p, uint64_t block); // offset after its last byte
