@@ -349,6 +349,14 @@ int fetch_backoff_ms(int attempt, int64_t retry_after_s)
     return retry_after_s * 1000 > ms ? (int)retry_after_s * 1000 : ms;
 }
 
+bool fetch_pause(const struct fetcher *f, int ms)
+{
+    int64_t until = clock_ns() + (int64_t)ms * 1000000;
+    while (clock_ns() < until && !fetch_is_cancelled(f))
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    return !fetch_is_cancelled(f);
+}
+
 // ---- whole small answers ---------------------------------------------------------------------------------
 
 struct text_job {
@@ -387,15 +395,6 @@ static void text_done(void *ud, const struct fetch_result *r)
     j->is_done = true;
 }
 
-/* false: cancelled */
-static bool pause_ms(const struct fetcher *f, int ms)
-{
-    int64_t until = clock_ns() + (int64_t)ms * 1000000;
-    while (clock_ns() < until && !fetch_is_cancelled(f))
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    return !fetch_is_cancelled(f);
-}
-
 int fetch_text(struct fetcher *f, const struct fetch_text *what, struct buf *out, struct fetch_result *result, struct err *e)
 {
     struct fetch_result local;
@@ -420,7 +419,7 @@ int fetch_text(struct fetcher *f, const struct fetch_text *what, struct buf *out
             return err_set(e, j.e.code, "%s", j.e.msg);
         if (what->on_wait)
             what->on_wait(j.e.msg, ms);
-        if (!pause_ms(f, ms))
+        if (!fetch_pause(f, ms))
             return err_set(e, ERR_CANCEL, "stopped");
     }
 }

@@ -50,6 +50,7 @@ MUST_CHECK int fetch_start(struct fetcher *f, const struct fetch_request *r, str
 void fetch_abort(struct fetcher *f, const void *ud); // ends the requests with this ud, without a word to them
 /* Moves bytes; waits at most timeout_ms for some. Returns how many requests run, or an error. */
 MUST_CHECK int fetch_poll(struct fetcher *f, int timeout_ms, struct err *e);
+bool fetch_pause(const struct fetcher *f, int ms); // sleeps; false: cancelled
 bool fetch_is_cancelled(const struct fetcher *f);
 int fetch_max_attempts(const struct fetcher *f);
 

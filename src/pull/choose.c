@@ -118,7 +118,7 @@ static const char *not_weights(const char *name)
                                                                   : NULL;
 }
 
-static bool is_head(const char *path) { return starts(path, "mtp/") || holds(path_base(path), "mtp"); }
+static bool is_head(const char *path) { return starts(path, "mtp/") || holds(path_base(path), "mtp") || holds(path_base(path), "nextn"); }
 
 // ---- folders of safetensors ------------------------------------------------------------------------------
 
@@ -253,21 +253,22 @@ static bool is_wanted(const struct hub_repo *r, int file, const struct choice_op
     return !strcasecmp(set, o->set);
 }
 
-static int several(const struct hub_repo *r, const struct choice_options *o, int n_wanted, struct err *e)
+static int several(const struct hub_repo *r, const struct choice_options *o, struct choice *c, int n_wanted, struct err *e)
 {
-    struct buf list;
-    char set[100], size[32];
-    buf_init(&list, 4096);
-    for (int i = 0; i < r->n_files; i++)
-        if (begins_gguf(r->file[i].path)) {
-            set_of(r, i, set, sizeof set);
-            buf_fmt(&list, "%s%s (%s)", list.n ? ", " : "", set, human_bytes((double)gguf_bytes(r, r->file[i].path), size, sizeof size));
-        }
-    const char *asked = o->file ? o->file : o->set;
-    int rc = n_wanted ? err_set(e, ERR_ARG, "%s holds %d models: choose one with --quant: %.380s", r->name.repo, n_wanted, buf_cstr(&list))
-                      : err_set(e, ERR_ARG, "%s holds no \"%.60s\"; there are: %.350s", r->name.repo, asked, buf_cstr(&list));
-    buf_free(&list);
-    return rc;
+    char set[100], size[32], names[300] = "";
+    for (int i = 0; i < r->n_files; i++) {
+        if (!begins_gguf(r->file[i].path))
+            continue;
+        size_t n = strlen(names);
+        set_of(r, i, set, sizeof set);
+        buf_fmt(&c->offers, "%-24s %10s\n", set, human_bytes((double)gguf_bytes(r, r->file[i].path), size, sizeof size));
+        if (n + strlen(set) + 8 < sizeof names)
+            snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", set);
+        else if (n + 6 < sizeof names && strcmp(names + n - 3, "..."))
+            snprintf(names + n, sizeof names - n, ", ...");
+    }
+    return n_wanted ? err_set(e, ERR_ARG, "%s holds several models: choose one with --quant: %s", r->name.repo, names)
+                    : err_set(e, ERR_ARG, "%s holds no \"%.60s\"; there are: %s", r->name.repo, o->file ? o->file : o->set, names);
 }
 
 static int choose_gguf(const struct hub_repo *r, const struct choice_options *o, struct choice *c, bool *taken, struct err *e)
@@ -280,7 +281,7 @@ static int choose_gguf(const struct hub_repo *r, const struct choice_options *o,
             first = i;
         }
     if (n != 1)
-        return several(r, o, n, e);
+        return several(r, o, c, n, e);
     const char *path = r->file[first].path;
     set_of(r, first, c->set, sizeof c->set);
     take(r, c, taken, path);
@@ -314,6 +315,7 @@ int choose_files(const struct hub_repo *r, const struct choice_options *o, const
     bool *taken = xcalloc((size_t)r->n_files + 1, sizeof *taken);
     *c = (struct choice){0};
     buf_init(&c->left_out, 1 << 20);
+    buf_init(&c->offers, 1 << 20);
     if (wants_folder(r, o))
         rc = choose_folder(r, index, n_index, c, taken, e);
     else if (count_ending(r, ".gguf"))
@@ -328,8 +330,6 @@ int choose_files(const struct hub_repo *r, const struct choice_options *o, const
         if (taken[i])
             c->file[c->n++] = i;
     free(taken);
-    if (rc)
-        choice_free(c);
     return rc;
 }
 
@@ -337,5 +337,6 @@ void choice_free(struct choice *c)
 {
     free(c->file);
     buf_free(&c->left_out);
+    buf_free(&c->offers);
     *c = (struct choice){0};
 }

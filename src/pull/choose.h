@@ -11,6 +11,7 @@ struct choice {
     char set[100]; // "" for a folder of safetensors; else what tells one GGUF of a repository from the others
     uint64_t bytes;
     struct buf left_out; // one line for each weight file that isn't taken: "NAME: why"
+    struct buf offers;   // after a failure for want of a choice: one line for each, "SET  SIZE"
 };
 
 struct choice_options {
@@ -20,8 +21,8 @@ struct choice_options {
 
 /* Repositories of safetensors with an index: its path, whose text choose_files needs; else NULL. */
 const char *choose_index(const struct hub_repo *r, const struct choice_options *o);
-/* index: text of n_index bytes, or NULL. A repository with several GGUF files and no choice is ERR_ARG, and the
- * sentence names the choices. Free with choice_free. */
+/* index: text of n_index bytes, or NULL. A repository with several GGUF files and no choice is ERR_ARG. Free with
+ * choice_free, after a failure, too. */
 MUST_CHECK int choose_files(const struct hub_repo *r, const struct choice_options *o, const char *index, size_t n_index, struct choice *c,
                             struct err *e);
 void choice_free(struct choice *c);
