@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #define _DARWIN_C_SOURCE
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -30,6 +31,8 @@ void *os_map_anon(size_t n)
 }
 
 void os_unmap(void *p, size_t n) { munmap(p, n); }
+
+char *os_real_path(const char *path) { return realpath(path, NULL); }
 
 uint64_t os_disk_free(const char *path)
 {

@@ -12,7 +12,7 @@
 #include "pull/part.h"
 
 /* A run of blocks that one request asks for. */
-enum { MIN_RUN = 4, MAX_RUN = 256, CHECK_BLOCKS = 16, MAX_RESTARTS = 2 };
+enum { MIN_RUN = 4, MAX_RUN = 256, CHECK_BLOCKS = 16 };
 
 struct item {
     const struct hub_file *f;
@@ -20,8 +20,9 @@ struct item {
     struct part part;
     bool is_open, is_finished;
     char etag[160];      // of the answers so far
-    int n_restarts;      // from nothing, after a wrong checksum or another tag
-    bool must_restart;   // the server has another file now
+    bool must_restart;   // the tag changed: the server has another file now
+    bool ignores_tags;   // that happened before: the checksum decides
+    bool was_wrong;      // fetched a second time after a wrong checksum
     struct slot *whole;  // the server ignores ranges: this slot alone fetches the file from its begin
     bool has_data;       // some came in this run
 };
@@ -57,14 +58,11 @@ static uint64_t blocks_bytes(uint64_t n, uint64_t size) { return n * PART_BLOCK 
 
 static void name_item(const struct download *d, int i, struct item *it)
 {
-    char journal[40];
+    char journal[32];
     it->f = &d->repo->file[d->file[i]];
     it->path = path_join(d->dir, it->f->path);
-    snprintf(journal, sizeof journal, "%.32s", it->f->digest); // two files of equal content: the name tells them apart
-    struct buf b;
-    buf_init(&b, 8192);
-    buf_fmt(&b, "%s/%s-%d", d->journals, journal, i);
-    it->journal = buf_take(&b);
+    snprintf(journal, sizeof journal, "%016llx", (unsigned long long)XXH3_64bits(it->f->path, strlen(it->f->path)));
+    it->journal = path_join(d->journals, journal);
 }
 
 static void free_item(struct item *it)
@@ -106,12 +104,11 @@ static int open_item(struct work *w, struct item *it)
 }
 
 /* Everything of the file is fetched anew. */
-static int restart_item(struct work *w, struct item *it, const char *why)
+static int restart_item(struct work *w, struct item *it)
 {
-    if (++it->n_restarts > MAX_RESTARTS)
-        return err_set(&w->e, ERR_FORMAT, "%.150s: %s", it->f->path, why);
-    w->p.done -= blocks_bytes(it->part.n_done, it->f->size);
-    w->p.again += blocks_bytes(it->part.n_done, it->f->size);
+    uint64_t had = blocks_bytes(it->part.n_done, it->f->size);
+    w->p.done -= had;
+    w->p.again += had;
     w->p.checked -= blocks_bytes(it->part.front, it->f->size);
     it->etag[0] = 0;
     it->must_restart = false;
@@ -123,16 +120,15 @@ static int restart_item(struct work *w, struct item *it, const char *why)
 
 static int finish_item(struct work *w, struct item *it)
 {
-    char found[DIGEST_HEX], why[300];
-    uint64_t n_done = it->part.n_done;
+    char found[DIGEST_HEX];
     int rc = part_verify(&it->part, found, &w->e);
     if (rc < 0)
         return rc;
+    if (rc && it->was_wrong)
+        return err_set(&w->e, ERR_FORMAT, "%.150s: wrong checksum: expected %s, found %s, twice", it->f->path, it->f->digest, found);
     if (rc) {
-        it->part.n_done = n_done; // counted off by the restart
-        it->part.front = it->part.n_blocks;
-        snprintf(why, sizeof why, "wrong checksum: expected %s, found %s, though it was fetched %d times", it->f->digest, found, it->n_restarts + 1);
-        return restart_item(w, it, why);
+        it->was_wrong = true;
+        return restart_item(w, it);
     }
     part_close(&it->part);
     it->is_open = false;
@@ -155,7 +151,7 @@ static int check_items(struct work *w)
         if (n < 0)
             return n;
         w->p.checked += blocks_bytes(it->part.front, it->f->size) - blocks_bytes(front, it->f->size);
-        w->p.done -= (n_done - it->part.n_done) * PART_BLOCK; // a block that wasn't what its hash says
+        w->p.done -= blocks_bytes(n_done, it->f->size) - blocks_bytes(it->part.n_done, it->f->size); // wasn't what its hash says
         busy |= n > 0;
         if (part_is_whole(&it->part) && finish_item(w, it))
             return w->e.code;
@@ -190,8 +186,8 @@ static int on_head(void *ud, const struct http_head *h)
     int64_t size = (int64_t)it->f->size;
     if (s->is_dropped || (it->whole && it->whole != s))
         return ERR_CANCEL;
-    if (it->etag[0] && h->etag[0] && strcmp(it->etag, h->etag)) {
-        it->must_restart = true;
+    if (it->etag[0] && h->etag[0] && strcmp(it->etag, h->etag) && !it->ignores_tags) {
+        it->must_restart = it->ignores_tags = true;
         return err_set(&s->e, ERR_FORMAT, "the file changed on the server while it was fetched");
     }
     snprintf(it->etag, sizeof it->etag, "%s", h->etag);
@@ -298,7 +294,7 @@ static void on_done(void *ud, const struct fetch_result *r)
         w->waiting[0] = 0;
         release(s);
     } else if (s->it->must_restart) {
-        restart_item(w, s->it, "it keeps changing on the server");
+        restart_item(w, s->it);
     } else {
         try_again(s, r);
     }

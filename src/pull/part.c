@@ -192,7 +192,6 @@ int part_reset(struct part *p, struct err *e)
     memset(p->mark, PART_OPEN, (size_t)p->n_blocks);
     p->n_done = 0;
     p->is_trusted = true;
-    p->is_verified = false;
     int rc = write_fresh_journal(p, e);
     return rc ? rc : restart_digest(p, e);
 }
@@ -201,13 +200,10 @@ int part_verify(struct part *p, char got[DIGEST_HEX], struct err *e)
 {
     digest_end(p->digest, got);
     p->digest = NULL;
-    if (strcmp(got, p->want)) {
-        int rc = part_reset(p, e);
-        return rc ? rc : 1;
-    }
+    if (strcmp(got, p->want))
+        return 1;
     if (fsync(p->fd))
         return os_failed(p, "write", e);
     unlink(p->journal);
-    p->is_verified = true;
     return 0;
 }

@@ -26,7 +26,6 @@ struct part {
     uint64_t front;      // blocks [0, front) are in the digest
     struct digest *digest;
     bool is_trusted;     // done blocks carry hashes; false: a whole file without a journal, only the checksum can tell
-    bool is_verified;    // the checksum of the whole was right
 };
 
 /* path: where the file will lie; the folder exists. journal: its journal. What is there is used if it fits, else it
@@ -47,7 +46,7 @@ MUST_CHECK int part_block_done(struct part *p, uint64_t block, uint64_t hash, st
 MUST_CHECK int part_advance(struct part *p, int max_blocks, struct err *e);
 static inline bool part_is_whole(const struct part *p) { return p->front == p->n_blocks; }
 /* Once it is whole: 0 if the checksum is right, with the journal gone and the file flushed to disk; 1 if it is wrong:
- * all blocks are open again and got holds what was found. */
+ * got holds what was found, and only part_reset or part_close may follow. */
 MUST_CHECK int part_verify(struct part *p, char got[DIGEST_HEX], struct err *e);
 /* Drops everything: the content changed on the server. */
 MUST_CHECK int part_reset(struct part *p, struct err *e);
