@@ -217,6 +217,20 @@ int file_remove_tree(const char *path, struct err *e)
     return rc ? rc : rmdir(path) ? os_error(e, path, "delete") : 0;
 }
 
+int file_lock(const char *path, int *fd, struct err *e)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    *fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (*fd < 0)
+        return os_error(e, path, "open");
+    if (!fcntl(*fd, F_SETLK, &whole))
+        return 0;
+    int rc = errno == EACCES || errno == EAGAIN ? 1 : os_error(e, path, "lock");
+    close(*fd);
+    *fd = -1;
+    return rc;
+}
+
 void file_sync_dir(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -242,6 +256,18 @@ bool file_is_dir(const char *path)
 {
     struct stat st;
     return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+bool file_is_plain(const char *path)
+{
+    struct stat st;
+    return !lstat(path, &st) && S_ISREG(st.st_mode);
+}
+
+bool file_is_link(const char *path)
+{
+    struct stat st;
+    return !lstat(path, &st) && S_ISLNK(st.st_mode);
 }
 
 uint64_t file_size(const char *path)

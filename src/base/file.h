@@ -29,11 +29,15 @@ MUST_CHECK int fd_write_at(int fd, const void *p, size_t n, uint64_t offset);
 MUST_CHECK int file_make_dirs(const char *path, struct err *e); // with the folders above it
 /* Deletes a file, or a folder with all it holds; follows no links. */
 MUST_CHECK int file_remove_tree(const char *path, struct err *e);
+/* Creates path if need be and locks it for this process until *fd is closed, at the latest at its end. 1: another holds it. */
+MUST_CHECK int file_lock(const char *path, int *fd, struct err *e);
 void file_sync_dir(const char *path); // what was renamed in it survives a power cut
 
 bool file_exists(const char *path); // anything there, be it a link that leads nowhere
 bool file_is_regular(const char *path);
 bool file_is_dir(const char *path);
+bool file_is_plain(const char *path); // a regular file itself, no link to one
+bool file_is_link(const char *path);
 uint64_t file_size(const char *path); // 0 if it is no regular file
 
 /* Names in a folder, sorted, without "." and ".."; freed with file_list_free. */

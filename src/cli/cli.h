@@ -15,6 +15,9 @@ int cmd_run(int argc, char **argv);
 int cmd_try(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
+int cmd_pull(int argc, char **argv);
+int cmd_list(int argc, char **argv);
+int cmd_rm(int argc, char **argv);
 int cmd_probe(int argc, char **argv);
 
 /* probe's own verbs */

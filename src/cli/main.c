@@ -10,6 +10,9 @@ static const struct verb verbs[] = {
     {"try", "[MODEL] [-p TEXT]", "plain and speculative side by side", cmd_try},
     {"verify", "[MODEL] [--quick] [--ab]", "prove on this machine that drafts don't change the text", cmd_verify},
     {"inspect", "PATH", "what a package holds and needs", cmd_inspect},
+    {"pull", "hf:ORG/NAME [--quant Q]", "download a model", cmd_pull},
+    {"list", "", "the models on this machine", cmd_list},
+    {"rm", "NAME", "delete a model that was pulled", cmd_rm},
     {"probe", "VERB ...", "scriptable access to each layer", cmd_probe},
 };
 

@@ -51,6 +51,11 @@ void store_free(struct store *s);
  * org--name. Several of one name: the first. Fails with a sentence that says what there is. */
 MUST_CHECK int store_find(const struct store *s, const char *word, const struct store_model **m, struct err *e);
 
+/* The repository a folder or file came from, by our description or the Hugging Face cache's layout; NULL: unknown. */
+char *store_origin(const char *path);
+/* The snapshot inside a repository's folder of the Hugging Face cache; NULL if path is no such folder. */
+char *store_snapshot(const char *path);
+
 /* Our own folder. All strings are the caller's to free. */
 char *store_home(void);                                                                   // .../models
 char *store_folder(const char *repo, const char *revision, const char *set, bool partial); // where a pull puts it

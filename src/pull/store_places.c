@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/os.h"
 #include "format/gguf.h"
 #include "pull/choose.h"
 #include "pull/store_internal.h"
@@ -309,6 +310,51 @@ void store_scan_hf(struct store *s)
         file_list_free(&repos);
     }
     free(root);
+}
+
+char *store_snapshot(const char *path)
+{
+    char revision[200];
+    struct filelist l;
+    char *dir = path_join(path, "snapshots"), *best = NULL;
+    if (file_is_dir(dir) && !file_list(&l, dir, NULL)) {
+        for (int i = 0; i < l.n; i++) {
+            revision_of(path, l.name[i], revision, sizeof revision);
+            if (!best || !strcmp(revision, "main")) {
+                free(best);
+                best = path_join(dir, l.name[i]);
+            }
+        }
+        file_list_free(&l);
+    }
+    free(dir);
+    return best;
+}
+
+/* .../models--ORG--NAME/snapshots/COMMIT/... */
+static char *origin_in_cache(const char *path)
+{
+    const char *s = strstr(path, "/models--"), *snapshots = s ? strstr(s + 1, "/snapshots/") : NULL;
+    if (!snapshots || memchr(s + 1, '/', (size_t)(snapshots - s) - 1))
+        return NULL;
+    char *dir = xstrndup(s + 1, (size_t)(snapshots - s) - 1), *repo = repo_of(dir);
+    free(dir);
+    return repo;
+}
+
+char *store_origin(const char *path)
+{
+    struct manifest m;
+    char *dir = file_is_dir(path) ? xstrdup(path) : xstrndup(path, (size_t)(path_base(path) - path)), *real = os_real_path(dir), *name = NULL;
+    free(dir);
+    if (real && !manifest_read(&m, real, NULL)) {
+        name = manifest_name(m.repo, m.revision, m.set);
+        manifest_free(&m);
+    } else if (real) {
+        name = origin_in_cache(real);
+    }
+    free(real);
+    return name;
 }
 
 // ---- Ollama ----------------------------------------------------------------------------------------------
