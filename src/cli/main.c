@@ -9,7 +9,7 @@ static const struct verb verbs[] = {
     {"run", "[MODEL] [-p TEXT | -f FILE]", "answer a prompt, or chat", cmd_run},
     {"try", "[MODEL] [-p TEXT]", "plain and speculative side by side", cmd_try},
     {"verify", "[MODEL] [--quick] [--ab]", "prove on this machine that drafts don't change the text", cmd_verify},
-    {"inspect", "PATH", "what a package holds and needs", cmd_inspect},
+    {"inspect", "MODEL | hf:ORG/NAME | URL", "what a model holds and needs, here or elsewhere", cmd_inspect},
     {"pull", "hf:ORG/NAME [--quant Q]", "download a model", cmd_pull},
     {"list", "", "the models on this machine", cmd_list},
     {"rm", "NAME", "delete a model that was pulled", cmd_rm},

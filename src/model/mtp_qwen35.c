@@ -104,7 +104,7 @@ void mtp_bind(struct model *m, struct mtp_head *h)
         verdict(m, h, MTP_INCOMPLETE, what);
         return;
     }
-    if (is_dead(m)) {
+    if (!m->pkg->is_headers_only && is_dead(m)) {
         verdict(m, h, MTP_DEAD, "the MTP head is dead: its weights are all zeros");
         return;
     }
@@ -128,7 +128,10 @@ void mtp_bind(struct model *m, struct mtp_head *h)
         goto bad;
     model_width(m, BUF_PAIR, 2 * H);
     h->health = MTP_OK;
-    check_norms(m, h);
+    if (m->pkg->is_headers_only)
+        snprintf(h->why, sizeof h->why, "judged by its tensors' names and shapes: the weights weren't fetched");
+    else
+        check_norms(m, h);
     return;
 bad:
     m->n_specs = before;

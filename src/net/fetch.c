@@ -11,12 +11,12 @@
 #include "base/mem.h"
 #include "net/url.h"
 
-enum { MAX_HOPS = 8, MAX_HEADER_BYTES = 256 * 1024, CONNECT_S = 30 };
+enum { MAX_HOPS = 8, MAX_HEADER_BYTES = 256 * 1024, CONNECT_S = 30, MAX_TEXTS = 8 };
 static const uint64_t max_discarded = 1 << 20; // body of a redirect or an error
 
 struct transfer {
     struct fetcher *f;
-    struct fetch_request r; // url and if_match belong to us
+    struct fetch_request r; // url belongs to us
     CURL *easy;
     struct curl_slist *fields;
     int hops, rc;           // rc: what a callback ended it with
@@ -67,7 +67,6 @@ static void transfer_free(struct transfer *t)
     }
     curl_slist_free_all(t->fields);
     free((char *)(uintptr_t)t->r.url);
-    free((char *)(uintptr_t)t->r.if_match);
     if (t->prev)
         t->prev->next = t->next;
     else
@@ -166,8 +165,7 @@ static int start_hop(struct transfer *t, struct err *e)
     t->discarded = 0;
     curl_slist_free_all(t->fields);
     t->fields = NULL;
-    if (add_field(t, "Accept-Encoding: %s", "identity") || (with_token && add_field(t, "Authorization: Bearer %s", f->token)) ||
-        (t->r.if_match && add_field(t, "If-Match: \"%s\"", t->r.if_match)))
+    if (add_field(t, "Accept-Encoding: %s", "identity") || (with_token && add_field(t, "Authorization: Bearer %s", f->token)))
         return err_set(e, ERR_NOMEM, "no memory for a request");
     if (!t->easy && !(t->easy = curl_easy_init()))
         return err_set(e, ERR_NOMEM, "no memory for a request");
@@ -207,7 +205,6 @@ int fetch_start(struct fetcher *f, const struct fetch_request *r, struct err *e)
     t->f = f;
     t->r = *r;
     t->r.url = xstrdup(r->url);
-    t->r.if_match = r->if_match ? xstrdup(r->if_match) : NULL;
     t->next = f->first;
     if (t->next)
         t->next->prev = t;
@@ -360,27 +357,34 @@ bool fetch_pause(const struct fetcher *f, int ms)
 // ---- whole small answers ---------------------------------------------------------------------------------
 
 struct text_job {
+    const struct fetch_text *what;
     struct buf *out;
-    size_t max;
     struct fetch_result *r;
     struct err e;
-    bool is_done;
+    int attempt;
+    int64_t wake_ns;
+    bool is_busy, is_done;
 };
 
 static int text_head(void *ud, const struct http_head *h)
 {
     struct text_job *j = ud;
+    const struct fetch_text *w = j->what;
     buf_clear(j->out);
-    if (h->length > 0 && (uint64_t)h->length > j->max)
-        return err_set(&j->e, ERR_LIMIT, "the answer has %lld bytes, at most %zu are allowed", (long long)h->length, j->max);
+    if (w->has_range && h->status == 200 && (w->first || h->length < 0 || (uint64_t)h->length > w->last + 1))
+        return err_set(&j->e, ERR_UNSUPPORTED, "the server ignores ranges (unsupported): it would send the whole file");
+    if (h->status == 206 && (h->first != (int64_t)w->first || h->last > (int64_t)w->last))
+        return err_set(&j->e, ERR_FORMAT, "the server sends another range than was asked for");
+    if (h->length > 0 && (uint64_t)h->length > w->max)
+        return err_set(&j->e, ERR_LIMIT, "the answer has %lld bytes, at most %zu are allowed", (long long)h->length, w->max);
     return 0;
 }
 
 static int text_data(void *ud, const void *p, size_t n)
 {
     struct text_job *j = ud;
-    if (n > j->max - j->out->n)
-        return err_set(&j->e, ERR_LIMIT, "the answer is larger than %zu bytes", j->max);
+    if (n > j->what->max - j->out->n)
+        return err_set(&j->e, ERR_LIMIT, "the answer is larger than %zu bytes", j->what->max);
     buf_add(j->out, p, n);
     return j->out->is_full ? err_set(&j->e, ERR_NOMEM, "no memory for an answer of more than %zu bytes", j->out->n) : 0;
 }
@@ -392,34 +396,78 @@ static void text_done(void *ud, const struct fetch_result *r)
     j->r->msg = NULL;
     if (r->rc)
         err_set(&j->e, r->rc, "%s", r->msg);
-    j->is_done = true;
+    j->is_busy = false;
+    j->is_done = !r->rc;
 }
 
-int fetch_text(struct fetcher *f, const struct fetch_text *what, struct buf *out, struct fetch_result *result, struct err *e)
+/* After a failed attempt: when to try again, or an error. */
+static int text_again(struct fetcher *f, struct text_job *j)
 {
-    struct fetch_result local;
-    struct fetch_result *r = result ? result : &local;
-    for (int attempt = 1;; attempt++) {
-        struct text_job j = {.out = out, .max = what->max, .r = r};
-        struct fetch_request q = {.url = what->url, .has_range = what->has_range, .first = what->first, .last = what->last,
-                                  .if_match = what->if_match, .ud = &j, .on_head = text_head, .on_data = text_data, .on_done = text_done};
-        *r = (struct fetch_result){0};
-        int rc = fetch_start(f, &q, &j.e);
-        while (!rc && !j.is_done) {
-            if ((rc = fetch_poll(f, 100, &j.e)) > 0)
-                rc = 0;
-            if (!rc && !j.is_done && fetch_is_cancelled(f))
-                rc = err_set(&j.e, ERR_CANCEL, "stopped");
-        }
-        fetch_abort(f, &j);
-        if (!rc && !r->rc)
-            return 0;
-        int ms = fetch_backoff_ms(attempt, r->head.retry_after_s);
-        if (rc || !r->is_transient || attempt >= f->max_attempts || ms < 0)
-            return err_set(e, j.e.code, "%s", j.e.msg);
-        if (what->on_wait)
-            what->on_wait(j.e.msg, ms);
-        if (!fetch_pause(f, ms))
-            return err_set(e, ERR_CANCEL, "stopped");
+    int ms = fetch_backoff_ms(++j->attempt, j->r->head.retry_after_s);
+    if (!j->r->is_transient || j->attempt >= f->max_attempts || ms < 0)
+        return j->e.code;
+    if (j->what->on_wait)
+        j->what->on_wait(j->e.msg, ms);
+    j->wake_ns = clock_ns() + (int64_t)ms * 1000000;
+    j->e = (struct err){0};
+    return 0;
+}
+
+static int text_start(struct fetcher *f, struct text_job *j)
+{
+    const struct fetch_text *w = j->what;
+    struct fetch_request q = {.url = w->url, .has_range = w->has_range, .first = w->first, .last = w->last, .ud = j, .on_head = text_head,
+                              .on_data = text_data, .on_done = text_done};
+    *j->r = (struct fetch_result){0};
+    j->is_busy = true;
+    return fetch_start(f, &q, &j->e);
+}
+
+/* Starts what may start, up to MAX_TEXTS at once. Returns how many aren't done, or an error, with *bad the job. */
+static int texts_step(struct fetcher *f, struct text_job *job, int n, int *bad)
+{
+    int n_busy = 0, n_left = 0;
+    for (int i = 0; i < n; i++)
+        n_busy += job[i].is_busy;
+    for (int i = 0; i < n; i++) {
+        struct text_job *j = &job[i];
+        *bad = i;
+        n_left += !j->is_done;
+        if (j->is_done || j->is_busy)
+            continue;
+        if (j->e.code && text_again(f, j))
+            return j->e.code;
+        if (j->wake_ns > clock_ns() || n_busy >= MAX_TEXTS)
+            continue;
+        n_busy++;
+        if (text_start(f, j))
+            return j->e.code;
     }
+    return n_left;
+}
+
+int fetch_texts(struct fetcher *f, const struct fetch_text *what, struct buf *out, struct fetch_result *r, int n, int *bad, struct err *e)
+{
+    struct text_job *job = xcalloc((size_t)n, sizeof *job);
+    int left, rc = 0;
+    for (int i = 0; i < n; i++)
+        job[i] = (struct text_job){.what = &what[i], .out = &out[i], .r = &r[i]};
+    while (!rc && (left = texts_step(f, job, n, bad)) != 0) {
+        rc = left < 0 ? err_set(e, left, "%s", job[*bad].e.msg) : 0;
+        int running = rc ? 0 : fetch_poll(f, 50, e);
+        if (running < 0)
+            rc = running;
+        if (!rc && (fetch_is_cancelled(f) || (!running && !fetch_pause(f, 10))))
+            rc = err_set(e, ERR_CANCEL, "stopped");
+    }
+    for (int i = 0; i < n; i++)
+        fetch_abort(f, &job[i]);
+    free(job);
+    return rc;
+}
+
+int fetch_text(struct fetcher *f, const struct fetch_text *what, struct buf *out, struct fetch_result *r, struct err *e)
+{
+    int bad;
+    return fetch_texts(f, what, out, r, 1, &bad, e);
 }

@@ -33,7 +33,6 @@ struct fetch_request {
     const char *url;
     bool has_range;
     uint64_t first, last; // bytes of the range, both included
-    const char *if_match; // or NULL: entity tag the answer must have
     void *ud;
     /* The answer's head, status 200 or 206. Nonzero (a negative code) ends the request with it. */
     int (*on_head)(void *ud, const struct http_head *h);
@@ -58,17 +57,19 @@ int fetch_max_attempts(const struct fetcher *f);
  * server asks for (at most 10 minutes: then it is no use waiting, and -1 comes back). */
 int fetch_backoff_ms(int attempt, int64_t retry_after_s);
 
-/* A whole small answer of at most max bytes, with retries; wait is told to people by on_wait (may be NULL).
- * On failure *r (may be NULL) says how it ended, without msg, which is in *e. */
+/* A whole small answer of at most max bytes, or exactly a range of a file (a server that ignores ranges is refused before its
+ * body), with retries. */
 struct fetch_text {
     const char *url;
     size_t max;
     bool has_range;
     uint64_t first, last;
-    const char *if_match;
-    void (*on_wait)(const char *why, int ms);
+    void (*on_wait)(const char *why, int ms); // may be NULL
 };
+/* *r says how it ended, but for msg, which is in *e. */
 MUST_CHECK int fetch_text(struct fetcher *f, const struct fetch_text *what, struct buf *out, struct fetch_result *r, struct err *e);
+/* n of them, some at the same time. *bad: the one that failed. */
+MUST_CHECK int fetch_texts(struct fetcher *f, const struct fetch_text *what, struct buf *out, struct fetch_result *r, int n, int *bad, struct err *e);
 
 uint64_t fetch_bytes(const struct fetcher *f); // of all bodies so far
 int fetch_requests(const struct fetcher *f);   // sent so far, redirects counted

@@ -183,6 +183,44 @@ def test_killed_at_random_moments():
             f"({100 * (sent - n * total) / (n * total):.1f} % of all bytes), {n_early} were done before the kill")
 
 
+# ---- models elsewhere ----
+
+def inspected(world, what, *args, code=0):
+    got, out, err = world.run("inspect", what, "--json", *args)
+    assert got == code and out, (what, got, err)
+    return json.loads(out)
+
+
+def golden_packages():
+    for folder in [ROOT + "/models/demo", ROOT + "/tests/golden/bad/ok", *sorted(glob.glob(GOLDEN + "/*/"))]:
+        files = read_folder(folder)
+        if files:
+            yield folder.rstrip("/"), files
+
+
+def test_remote_inspect_says_what_local_inspect_says():
+    """For every package we have; only headers and configurations cross the network."""
+    differ = {"path", "remote", "tokenizer_name", "eos_ids", "mtp_note"}
+    n = 0
+    with Hub() as hub, World(hub) as world:
+        for folder, files in golden_packages():
+            hub.add("org/name", files)
+            hub.clear()
+            gguf = [f for f in files if f.endswith(".gguf")]
+            local, remote = inspected(world, folder), inspected(world, "hf:org/name")
+            assert {k: v for k, v in local.items() if k not in differ} == {k: v for k, v in remote.items() if k not in differ}, folder
+            assert remote["path"].startswith("org/name") and remote["remote"]["fetched_bytes"] == hub.sent(), (remote["path"], hub.sent())
+            for name, data in files.items():
+                if name.endswith(".safetensors"):
+                    header = 8 + struct.unpack("<Q", data[:8])[0]
+                    sent = sum(x["sent"] for x in hub.log if x["server"] == "files" and x["path"].split("?")[0].endswith("/" + name))
+                    assert sent == header, (name, sent, header)
+            assert gguf or not any("/tokenizer.json" in x["path"] for x in hub.log) and remote["remote"]["tokenizer_bytes"] == len(files["tokenizer.json"])
+            assert not glob.glob(world.home + "/foresay-*"), "the temporary folder is left"
+            n += 1
+    return f"{n} packages"
+
+
 def main():
     tests = [(k, v) for k, v in globals().items() if k.startswith("test_") and (len(sys.argv) < 2 or sys.argv[1] in k)]
     passed = failed = 0
