@@ -109,6 +109,7 @@ static bool has_content(const struct http_head *h) { return h->status == 200 || 
 static int tell_head(struct transfer *t)
 {
     t->is_told = true;
+    t->result.is_transient = t->result.head.is_encoded; // a proxy's whim
     if (t->result.head.is_encoded)
         return t->rc = err_set(&t->e, ERR_FORMAT, "the server compresses the file though it was asked not to");
     return t->rc = t->r.on_head ? t->r.on_head(t->r.ud, &t->result.head) : 0;
@@ -254,8 +255,8 @@ static void curl_failed(struct transfer *t, CURLcode c)
     } else if (c == CURLE_WRITE_ERROR && t->discarded > max_discarded) {
         fail(t, ERR_LIMIT, false, "the answer to a failed request has no end");
     } else {
-        fail(t, ERR_IO, c != CURLE_OUT_OF_MEMORY && c != CURLE_UNSUPPORTED_PROTOCOL && c != CURLE_URL_MALFORMAT,
-             *t->curl_says ? t->curl_says : curl_easy_strerror(c));
+        // CURLE_UNSUPPORTED_PROTOCOL, too: what a connection's last answer had too many reads as HTTP/0.9
+        fail(t, ERR_IO, c != CURLE_OUT_OF_MEMORY && c != CURLE_URL_MALFORMAT, *t->curl_says ? t->curl_says : curl_easy_strerror(c));
     }
 }
 
@@ -453,11 +454,10 @@ int fetch_texts(struct fetcher *f, const struct fetch_text *what, struct buf *ou
     for (int i = 0; i < n; i++)
         job[i] = (struct text_job){.what = &what[i], .out = &out[i], .r = &r[i]};
     while (!rc && (left = texts_step(f, job, n, bad)) != 0) {
-        rc = left < 0 ? err_set(e, left, "%s", job[*bad].e.msg) : 0;
-        int running = rc ? 0 : fetch_poll(f, 50, e);
-        if (running < 0)
-            rc = running;
-        if (!rc && (fetch_is_cancelled(f) || (!running && !fetch_pause(f, 10))))
+        bool all_wait = !f->n_active;
+        rc = left < 0 ? err_set(e, left, "%s", job[*bad].e.msg) : fetch_poll(f, 50, e);
+        rc = rc > 0 ? 0 : rc;
+        if (!rc && (fetch_is_cancelled(f) || (all_wait && !fetch_pause(f, 10))))
             rc = err_set(e, ERR_CANCEL, "stopped");
     }
     for (int i = 0; i < n; i++)

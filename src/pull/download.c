@@ -344,22 +344,31 @@ static int start(struct slot *s)
     return fetch_start(s->w->d->hub->f, &q, &s->w->e);
 }
 
-/* Gives every connection that may work something to do. Returns how many work or wait. */
+/* All before any new work is given out: their blocks may be what others take next. */
+static void release_dropped(struct work *w)
+{
+    for (int i = 0; i < w->d->connections; i++) {
+        struct slot *s = &w->slot[i];
+        if (!s->is_dropped)
+            continue;
+        if (s->is_busy)
+            fetch_abort(w->d->hub->f, s);
+        s->is_busy = false;
+        release(s);
+    }
+}
+
+/* Gives every connection that may work something to do. Returns how many work. */
 static int assign(struct work *w)
 {
     int n = 0;
     int64_t now = clock_ns();
+    release_dropped(w);
     for (int i = 0; i < w->d->connections && !w->e.code; i++) {
         struct slot *s = &w->slot[i];
-        if (s->is_dropped) {
-            if (s->is_busy)
-                fetch_abort(w->d->hub->f, s);
-            s->is_busy = false;
-            release(s);
-        }
         if (!s->is_busy && (!s->it || s->wake_ns <= now) && (s->it || pick(w, s)) && start(s))
             break;
-        n += s->it != NULL;
+        n += s->is_busy;
     }
     return n;
 }
@@ -386,10 +395,9 @@ static int work(struct work *w)
             return w->e.code;
         if (fetch_is_cancelled(w->d->hub->f))
             return err_set(&w->e, ERR_CANCEL, "stopped; what is there stays, pull again to go on");
-        int running = fetch_poll(w->d->hub->f, checked || !n ? 0 : 50, &w->e);
-        if (running < 0 || w->e.code)
+        if (fetch_poll(w->d->hub->f, checked ? 0 : 50, &w->e) < 0 || w->e.code)
             return w->e.code;
-        if (!running && !checked && n) // all wait for their next attempt
+        if (!n && !checked) // all wait for their next attempt
             fetch_pause(w->d->hub->f, 20);
         tell(w, false);
     }

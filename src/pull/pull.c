@@ -251,12 +251,15 @@ static int prepare(struct pull *p, struct err *e)
     return rc;
 }
 
+/* Before anything is fetched; where nothing was, nothing stays. */
 static int check_room(const struct pull *p, uint64_t left, struct err *e)
 {
     char need[32], have[32];
     uint64_t room = os_disk_free(p->partial);
     if (left + spare_bytes <= room)
         return 0;
+    if (left == p->choice.bytes)
+        (void)!file_remove_tree(p->partial, NULL);
     return err_set(e, ERR_IO, "%s needs %s more, the volume of %s has %s free", p->r->name, human_bytes((double)left, need, sizeof need), p->partial,
                    human_bytes((double)room, have, sizeof have));
 }
