@@ -72,6 +72,7 @@ class Rule:
 class Hub:
     def __init__(self):
         self.repos, self.rules, self.log = {}, [], []
+        self.flow = 0            # bytes of content sent by the file server, roughly, while it goes on
         self.lock = threading.Lock()
         self.token = None        # demanded if set
         self.gated = set()       # repositories that refuse every token
@@ -182,7 +183,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         for key, value in dict(headers).items():
             self.send_header(key, value)
-        self.send_header("Content-Length", str(len(body)))
+        if "surplus" in self.what:
+            body += b" " * self.what["surplus"]
+            self.close_connection = True
+        else:
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
         self.entry["sent"] += len(body)
@@ -218,6 +223,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def serve_tree(self, repo, commit, query):
         entries, at = self.hub.tree(repo, commit), int(query.get("cursor", ["0"])[0])
         headers = {}
+        if not isinstance(entries, list):
+            return self.answer(200, json.dumps(entries).encode())
         if at + self.hub.page < len(entries):
             headers["Link"] = f'<{self.hub.url}/api/models/{repo}/tree/{commit}?recursive=true&cursor={at + self.hub.page}>; rel="next"'
         self.answer(200, json.dumps(entries[at:at + self.hub.page]).encode(), headers)
@@ -265,7 +272,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(key, value)
         if "surplus" in what:
             body += b"\xaa" * what["surplus"]
-            self.send_header("Connection", "close")
             self.close_connection = True
         else:
             self.send_header("Content-Length", str(len(body) + what.get("claim", 0)))
@@ -281,6 +287,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             piece = body[at:min(at + step, end)]
             self.wfile.write(piece)
             self.entry["sent"] += len(piece)
+            if self.name == "files":
+                self.hub.flow += len(piece)
             if pause:
                 time.sleep(pause)
         if "cut" in what or what.get("claim", 0):
