@@ -50,6 +50,7 @@ void file_list_free(struct filelist *l);
 
 char *path_join(const char *dir, const char *name); // caller frees
 const char *path_base(const char *path);            // part after the last '/'
+bool path_ends(const char *path, const char *suffix); // in any case of letters, with something before it
 char *path_expand(const char *path);                // a leading ~ becomes the home folder; caller frees
 /* Names come from strangers: a relative path of n bytes that stays inside its folder and has no bytes that
  * systems or terminals read otherwise. */

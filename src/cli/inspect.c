@@ -94,8 +94,6 @@ static void bound_members(const struct instance *in, const char *template_source
 static void print_text(const struct package *p, const struct instance *in, const struct json *r, const char *template_source, const char *refusal)
 {
     char a[32], c[32];
-    const struct json *cls = json_get(r, "classes");
-    (void)cls;
     printf("%s\n", json_str(json_get(r, "path"), p->path));
     if (in)
         printf("  architecture   %s, hidden %d, %d layers, vocabulary %d, window %d tokens\n", in->m->arch->name, in->m->hidden, in->m->n_layers,
@@ -236,7 +234,7 @@ static int inspect_remote(const char *what, const struct choice_options *choice,
     struct mirror m;
     struct fetch_options fetch = {.cancel = &interrupted};
     interrupt_begin(true);
-    int rc = mirror_open(&m, what, choice, &fetch, NULL, e);
+    int rc = mirror_open(&m, what, choice, &fetch, cli_waiting, e);
     if (!rc && (rc = inspect(m.path, &m, json, e)))
         tell_true_place(e, &m);
     mirror_close(&m);
@@ -272,8 +270,12 @@ int cmd_inspect(int argc, char **argv)
         fprintf(stderr, "foresay: inspect needs the path or name of a model\n");
         return 2;
     }
-    int rc = mirror_is_remote(what) ? inspect_remote(what, &choice, json, &e) : inspect_local(what, json, &e);
-    if (rc && e.msg[0])
-        cli_fail(&e);
-    return !rc ? 0 : rc == ERR_ARG ? 2 : rc == ERR_CANCEL ? 130 : 1;
+    int rc;
+    if (mirror_is_remote(what))
+        rc = inspect_remote(what, &choice, json, &e);
+    else if (*choice.set || choice.file)
+        rc = err_set(&e, ERR_ARG, "--quant and --file choose among the files of a repository (hf:ORG/NAME)");
+    else
+        rc = inspect_local(what, json, &e);
+    return !rc ? 0 : e.msg[0] ? cli_fail(&e) : 1; // without a sentence: the report holds it
 }

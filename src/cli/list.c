@@ -187,7 +187,7 @@ static int remove_model(const struct store_model *m, bool yes, struct err *e)
     else if (!yes && !isatty(0))
         rc = err_set(e, ERR_ARG, "%s: deleting needs a yes: run it on a terminal, or with --yes", m->name);
     else if (!confirm(m->name, dir, (double)m->bytes, yes))
-        rc = err_set(e, ERR_CANCEL, "nothing was deleted");
+        rc = err_set(e, ERR_IO, "nothing was deleted");
     else if (!(rc = store_delete(dir, e)))
         fprintf(stderr, "foresay: %s is deleted (%s)\n", m->name, human_bytes((double)m->bytes, size, sizeof size));
     if (lock >= 0)

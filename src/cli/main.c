@@ -28,8 +28,10 @@ static void usage(FILE *f)
 int cli_fail(const struct err *e)
 {
     fprintf(stderr, "foresay: %s\n", e->msg);
-    return e->code == ERR_ARG ? 2 : 1;
+    return e->code == ERR_ARG ? 2 : e->code == ERR_CANCEL ? 130 : 1;
 }
+
+void cli_waiting(const char *why, int ms) { fprintf(stderr, "foresay: %s; trying again in %d s\n", why, (ms + 999) / 1000); }
 
 /* Weights are mapped: a file that shrinks while it is in use ends in this signal. */
 static void on_bus_error(int sig)

@@ -85,7 +85,7 @@ static void on_note(void *ud, const char *sentence)
 static void on_wait(const char *why, int ms)
 {
     clear_line();
-    fprintf(stderr, "foresay: %s; trying again in %d s\n", why, (ms + 999) / 1000);
+    cli_waiting(why, ms);
 }
 
 static void print_json(const struct pull_report *r)
@@ -162,8 +162,8 @@ int cmd_pull(int argc, char **argv)
     int rc = pull_run(&o, &r, &e);
     interrupt_end();
     clear_line();
+    int status = rc ? cli_fail(&e) : 0;
     if (rc) {
-        cli_fail(&e);
         if (r.offers)
             fprintf(stderr, "%s", r.offers);
     } else if (json) {
@@ -172,5 +172,5 @@ int cmd_pull(int argc, char **argv)
         print_text(&r, (double)(clock_ns() - t0) / 1e9, verbose);
     }
     pull_report_free(&r);
-    return !rc ? 0 : rc == ERR_CANCEL ? 130 : rc == ERR_ARG ? 2 : 1;
+    return status;
 }

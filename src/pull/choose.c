@@ -18,12 +18,6 @@ static const char *const companions[] = {
     "chat_template.json", index_name,            "mtp/config.json",
 };
 
-static bool ends(const char *s, const char *suffix)
-{
-    size_t n = strlen(s), m = strlen(suffix);
-    return n > m && !strcasecmp(s + n - m, suffix);
-}
-
 static bool starts(const char *s, const char *prefix) { return !strncmp(s, prefix, strlen(prefix)); }
 
 static bool holds(const char *s, const char *word)
@@ -40,7 +34,7 @@ bool choose_part(const char *path, int *part, int *parts, size_t *stem)
 {
     size_t n = strlen(path);
     const char *t = path + n - 20; // -00001-of-00003.gguf
-    if (n < 21 || !ends(path, ".gguf") || t[0] != '-' || strncmp(t + 6, "-of-", 4))
+    if (n < 21 || !path_ends(path, ".gguf") || t[0] != '-' || strncmp(t + 6, "-of-", 4))
         return false;
     *part = *parts = 0;
     for (int i = 0; i < 5; i++) {
@@ -57,7 +51,7 @@ static size_t stem_of(const char *path)
 {
     int part, parts;
     size_t stem;
-    return choose_part(path, &part, &parts, &stem) ? stem : strlen(path) - (ends(path, ".gguf") ? 5 : 0);
+    return choose_part(path, &part, &parts, &stem) ? stem : strlen(path) - (path_ends(path, ".gguf") ? 5 : 0);
 }
 
 /* Q4_0, Q4_K_M, IQ2_XXS, TQ1_0, BF16, F16, F32, MXFP4, NVFP4 */
@@ -103,7 +97,7 @@ static int count_ending(const struct hub_repo *r, const char *suffix)
 {
     int n = 0;
     for (int i = 0; i < r->n_files; i++)
-        n += ends(r->file[i].path, suffix);
+        n += path_ends(r->file[i].path, suffix);
     return n;
 }
 
@@ -131,7 +125,7 @@ static int take_indexed(const struct hub_repo *r, struct choice *c, bool *taken,
     if (!rc && !json_is(map, JSON_OBJECT))
         rc = err_set(e, ERR_FORMAT, "%s: missing weight_map", index_name);
     for (const struct json *v = rc ? NULL : map->child; v && !rc; v = v->next) {
-        if (!json_is(v, JSON_STRING) || !path_is_inside(v->s, v->n) || !ends(v->s, ".safetensors"))
+        if (!json_is(v, JSON_STRING) || !path_is_inside(v->s, v->n) || !path_ends(v->s, ".safetensors"))
             rc = err_set(e, ERR_FORMAT, "%s: tensor %.100s lies in \"%.100s\": expected a .safetensors file inside the folder", index_name, v->key,
                          json_str(v, "?"));
         else if (!hub_find(r, v->s))
@@ -163,7 +157,7 @@ static int take_unindexed(const struct hub_repo *r, struct choice *c, bool *take
     }
     for (int i = 0; i < r->n_files; i++) {
         const char *path = r->file[i].path;
-        if (!is_top(path) || !ends(path, ".safetensors") || not_weights(path) || is_head(path))
+        if (!is_top(path) || !path_ends(path, ".safetensors") || not_weights(path) || is_head(path))
             continue;
         if (is_numbered(path))
             take(r, c, taken, path);
@@ -176,6 +170,15 @@ static int take_unindexed(const struct hub_repo *r, struct choice *c, bool *take
         return 0;
     return err_set(e, ERR_UNSUPPORTED, "%s: unsupported: its weights are %s, expected model.safetensors or shards at the top of the repository",
                    r->name.repo, n ? "in files of unknown names" : "in folders");
+}
+
+static bool is_other_format(const char *path)
+{
+    static const char *const suffixes[] = {".bin", ".pth", ".pt", ".onnx", ".h5", ".msgpack", ".gguf"};
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (path_ends(path, suffixes[i]))
+            return true;
+    return false;
 }
 
 static int choose_folder(const struct hub_repo *r, const char *index, size_t n_index, struct choice *c, bool *taken, struct err *e)
@@ -191,14 +194,13 @@ static int choose_folder(const struct hub_repo *r, const char *index, size_t n_i
         bool is_here = is_top(path) || (starts(path, "mtp/") && is_top(path + 4));
         if (taken[i])
             continue;
-        if (ends(path, ".safetensors") && is_here && !why && is_head(path))
+        if (path_ends(path, ".safetensors") && is_here && !why && is_head(path))
             take(r, c, taken, path);
-        else if (starts(path, "additional_chat_templates/") && ends(path, ".jinja") && is_top(strchr(path, '/') + 1))
+        else if (starts(path, "additional_chat_templates/") && path_ends(path, ".jinja") && is_top(strchr(path, '/') + 1))
             take(r, c, taken, path);
-        else if (ends(path, ".safetensors"))
+        else if (path_ends(path, ".safetensors"))
             leave(c, path, why ? why : !is_here ? "in a folder" : index ? "the index doesn't name it" : "not the model's own");
-        else if (ends(path, ".bin") || ends(path, ".pth") || ends(path, ".pt") || ends(path, ".onnx") || ends(path, ".h5") || ends(path, ".msgpack") ||
-                 ends(path, ".gguf"))
+        else if (is_other_format(path))
             leave(c, path, "another format");
     }
     return rc;
@@ -212,7 +214,8 @@ static bool begins_gguf(const char *path)
     int part, parts;
     size_t stem;
     const char *base = path_base(path);
-    return ends(path, ".gguf") && !(choose_part(path, &part, &parts, &stem) && part > 1) && !holds(base, "mmproj") && !holds(base, "imatrix");
+    bool is_later = choose_part(path, &part, &parts, &stem) && part > 1;
+    return path_ends(path, ".gguf") && !is_later && !holds(base, "mmproj") && !holds(base, "imatrix");
 }
 
 static uint64_t gguf_bytes(const struct hub_repo *r, const char *path)
@@ -220,7 +223,7 @@ static uint64_t gguf_bytes(const struct hub_repo *r, const char *path)
     uint64_t n = 0;
     size_t stem = stem_of(path);
     for (int i = 0; i < r->n_files; i++)
-        if (ends(r->file[i].path, ".gguf") && stem_of(r->file[i].path) == stem && !strncmp(r->file[i].path, path, stem))
+        if (path_ends(r->file[i].path, ".gguf") && stem_of(r->file[i].path) == stem && !strncmp(r->file[i].path, path, stem))
             n += r->file[i].size;
     return n;
 }

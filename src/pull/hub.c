@@ -15,13 +15,16 @@ static const size_t max_answer = (size_t)32 << 20;
 
 // ---- names -----------------------------------------------------------------------------------------------
 
-static bool is_word(const char *s, size_t n)
+/* ASCII letters, digits, and what else is allowed; not empty. */
+static bool is_plain(const char *s, size_t n, const char *also)
 {
     for (size_t i = 0; i < n; i++)
-        if (!((s[i] >= '0' && s[i] <= '9') || (s[i] >= 'A' && s[i] <= 'Z') || (s[i] >= 'a' && s[i] <= 'z') || strchr("-_.", s[i])))
+        if (!((s[i] >= '0' && s[i] <= '9') || (s[i] >= 'A' && s[i] <= 'Z') || (s[i] >= 'a' && s[i] <= 'z') || (s[i] && strchr(also, s[i]))))
             return false;
-    return n && n <= 96 && s[0] != '.';
+    return n > 0;
 }
+
+static bool is_word(const char *s, size_t n) { return is_plain(s, n, "-_.") && n <= 96 && s[0] != '.'; }
 
 bool hub_is_repo_name(const char *s, size_t n)
 {
@@ -56,14 +59,6 @@ static const char *after_web_address(const char *text)
     }
     free(endpoint);
     return rest;
-}
-
-static bool is_plain(const char *s, size_t n, const char *also)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!((s[i] >= '0' && s[i] <= '9') || (s[i] >= 'A' && s[i] <= 'Z') || (s[i] >= 'a' && s[i] <= 'z') || strchr(also, s[i])))
-            return false;
-    return n > 0;
 }
 
 static bool take_revision(struct hub_name *n, const char *s, size_t len)
@@ -124,8 +119,8 @@ int hub_parse_name(const char *text, struct hub_name *n, struct err *e)
 
 // ---- token -----------------------------------------------------------------------------------------------
 
-/* A token is one word; whatever else a file holds must not end in a header. */
-static char *clean_token(const char *s, size_t n)
+/* A token is one word; whatever else is there must not end in a header. Blanks alone are none. */
+static int take_token(struct hub *h, const char *s, size_t n, const char *source, struct err *e)
 {
     while (n && (unsigned char)s[n - 1] <= ' ')
         n--;
@@ -133,8 +128,10 @@ static char *clean_token(const char *s, size_t n)
         s++, n--;
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)s[i] <= ' ' || (unsigned char)s[i] >= 0x7f)
-            return NULL;
-    return n ? xstrndup(s, n) : NULL;
+            return err_set(e, ERR_ARG, "%s: expected one word without spaces or control characters", source);
+    h->token = n ? xstrndup(s, n) : NULL;
+    h->token_source = source;
+    return 0;
 }
 
 static int token_from_file(struct hub *h, char *path, const char *source, struct err *e)
@@ -143,8 +140,7 @@ static int token_from_file(struct hub *h, char *path, const char *source, struct
     size_t n;
     int rc = 0;
     if (file_exists(path) && !(rc = file_read(path, MAX_TOKEN, &text, &n, e))) {
-        h->token = clean_token(text, n);
-        h->token_source = source;
+        rc = take_token(h, text, n, source, e);
         free(text);
     }
     free(path);
@@ -153,22 +149,18 @@ static int token_from_file(struct hub *h, char *path, const char *source, struct
 
 static int find_token(struct hub *h, struct err *e)
 {
-    const char *s = getenv("HF_TOKEN"), *path = getenv("HF_TOKEN_PATH"), *home = getenv("HF_HOME"), *cache = getenv("XDG_CACHE_HOME");
-    if (s && *s) {
-        h->token = clean_token(s, strlen(s));
-        h->token_source = "HF_TOKEN";
-        return h->token ? 0 : err_set(e, ERR_ARG, "HF_TOKEN: expected one word without spaces or control characters");
+    static const char *const variables[] = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}; // the second is the older one
+    const char *path = getenv("HF_TOKEN_PATH"), *home = getenv("HF_HOME"), *cache = getenv("XDG_CACHE_HOME");
+    for (int i = 0; i < 2; i++) {
+        const char *s = getenv(variables[i]);
+        if (s && *s)
+            return take_token(h, s, strlen(s), variables[i], e);
     }
     if (path && *path)
         return token_from_file(h, path_expand(path), "the file HF_TOKEN_PATH", e);
-    if (home && *home) {
-        char *dir = path_expand(home);
-        int rc = token_from_file(h, path_join(dir, "token"), "HF_HOME/token", e);
-        free(dir);
-        return rc;
-    }
-    char *dir = path_expand(cache && *cache ? cache : "~/.cache");
-    int rc = token_from_file(h, path_join(dir, "huggingface/token"), "~/.cache/huggingface/token", e);
+    char *dir = path_expand(home && *home ? home : cache && *cache ? cache : "~/.cache");
+    int rc = home && *home ? token_from_file(h, path_join(dir, "token"), "HF_HOME/token", e)
+                           : token_from_file(h, path_join(dir, "huggingface/token"), "~/.cache/huggingface/token", e);
     free(dir);
     return rc;
 }

@@ -1,6 +1,6 @@
 /* The model hub: names, addresses, the token, and what a repository holds. Speaks the Hugging Face hub's API, which
- * mirrors speak, too (HF_ENDPOINT). The token comes from HF_TOKEN, the file HF_TOKEN_PATH, or HF_HOME/token; it
- * goes to the hub's own origin only and is never printed. */
+ * mirrors speak, too (HF_ENDPOINT). The token comes from HF_TOKEN or HUGGING_FACE_HUB_TOKEN, the file HF_TOKEN_PATH, or
+ * HF_HOME/token; it goes to the hub's own origin only and is never printed. */
 #ifndef PULL_HUB_H
 #define PULL_HUB_H
 

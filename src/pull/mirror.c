@@ -26,12 +26,6 @@ struct source {
     void (*on_wait)(const char *why, int ms);
 };
 
-static bool ends(const char *s, const char *suffix)
-{
-    size_t n = strlen(s), m = strlen(suffix);
-    return n > m && !strcasecmp(s + n - m, suffix);
-}
-
 bool mirror_is_remote(const char *what)
 {
     return !strncmp(what, "hf:", 3) || !strncasecmp(what, "http://", 7) || !strncasecmp(what, "https://", 8);
@@ -107,7 +101,7 @@ static int fetch_pieces(struct source *s, struct piece *p, int n, struct err *e)
     return rc;
 }
 
-static bool is_weights(const char *path) { return ends(path, ".safetensors") || ends(path, ".gguf"); }
+static bool is_weights(const char *path) { return path_ends(path, ".safetensors") || path_ends(path, ".gguf"); }
 
 /* Only its size is of interest. */
 static bool is_vocabulary(const char *path)
@@ -190,22 +184,22 @@ static int fetch_files(struct source *s, struct err *e)
         s->m->total_bytes += f->size;
         if (is_vocabulary(f->path))
             s->m->tokenizer_bytes += f->size;
-        else if (!is_weights(f->path) && f->size > (ends(f->path, ".index.json") ? MAX_INDEX : MAX_SMALL))
+        else if (!is_weights(f->path) && f->size > (path_ends(f->path, ".index.json") ? MAX_INDEX : MAX_SMALL))
             rc = err_set(e, ERR_LIMIT, "%.200s: %llu bytes, too many for a file of its kind", f->path, (unsigned long long)f->size);
         else
-            p[i].n = ends(f->path, ".gguf") ? GGUF_FIRST : is_weights(f->path) ? 8 : f->size;
+            p[i].n = path_ends(f->path, ".gguf") ? GGUF_FIRST : is_weights(f->path) ? 8 : f->size;
     }
     if (!rc)
         rc = fetch_pieces(s, p, n, e);
     for (int i = 0; i < n && !rc; i++) {
         p[i].n = 0;
-        if (ends(p[i].f->path, ".safetensors"))
+        if (path_ends(p[i].f->path, ".safetensors"))
             rc = want_rest(&p[i], e);
     }
     if (!rc)
         rc = fetch_pieces(s, p, n, e);
     for (int i = 0; i < n && !rc; i++)
-        if (ends(p[i].f->path, ".gguf"))
+        if (path_ends(p[i].f->path, ".gguf"))
             rc = grow_gguf(s, &p[i], e);
     for (int i = 0; i < n && !rc; i++)
         rc = write_piece(s, &p[i], e);
@@ -355,7 +349,7 @@ static int open_address(struct source *s, const char *what, struct err *e)
     s->m->name = xstrdup(shown);
     s->base = xstrdup(what);
     s->repo.arena.max_bytes = 1 << 20;
-    if (ends(shown, ".gguf"))
+    if (path_ends(shown, ".gguf"))
         return probe_gguf(s, what, e);
     for (size_t n = strlen(s->base); n && s->base[n - 1] == '/';)
         s->base[--n] = 0;
@@ -382,14 +376,19 @@ int mirror_open(struct mirror *m, const char *what, const struct choice_options 
     if (rc)
         return rc;
     s.hub.on_wait = on_wait;
-    rc = is_address ? open_address(&s, what, e) : open_hub(&s, &name, choice, e);
+    if (!is_address)
+        rc = open_hub(&s, &name, choice, e);
+    else if (*choice->set || choice->file)
+        rc = err_set(e, ERR_ARG, "--quant and --file choose among the files of a repository (hf:ORG/NAME)");
+    else
+        rc = open_address(&s, what, e);
     if (!rc)
         rc = make_folder(&s, e);
     if (!rc)
         rc = fetch_files(&s, e);
     if (!rc) {
         const char *first = s.repo.file[s.choice.file[0]].path;
-        m->path = ends(first, ".gguf") ? path_join(m->dir, first) : xstrdup(m->dir);
+        m->path = path_ends(first, ".gguf") ? path_join(m->dir, first) : xstrdup(m->dir);
     }
     m->fetched_bytes = fetch_bytes(s.hub.f);
     m->n_requests = fetch_requests(s.hub.f);

@@ -13,12 +13,6 @@
 
 static const size_t max_json = (size_t)64 << 20;
 
-static bool ends(const char *s, const char *suffix)
-{
-    size_t n = strlen(s), m = strlen(suffix);
-    return n > m && !strcmp(s + n - m, suffix);
-}
-
 /* A JSON file, in an arena of its own; NULL if it isn't there or can't be read. */
 static const struct json *read_json(const char *dir, const char *name, struct arena *a)
 {
@@ -97,7 +91,7 @@ static void add_weights(struct store_model *m, const char *dir, const struct fil
         char *path = path_join(dir, l->name[i]);
         if (file_is_regular(path)) {
             m->bytes += file_size(path);
-            if (ends(l->name[i], ".safetensors"))
+            if (path_ends(l->name[i], ".safetensors"))
                 sha_of_link(store_add_file(m, path));
         }
         free(path);
@@ -109,7 +103,7 @@ static int add_safetensors(struct store *s, enum store_place place, const char *
     bool has_config = false, has_weights = false;
     for (int i = 0; i < l->n; i++) {
         has_config |= !strcmp(l->name[i], "config.json");
-        has_weights |= ends(l->name[i], ".safetensors") || !strcmp(l->name[i], "model.safetensors.index.json");
+        has_weights |= path_ends(l->name[i], ".safetensors") || !strcmp(l->name[i], "model.safetensors.index.json");
     }
     if (!has_config || !has_weights)
         return 0;
@@ -194,9 +188,9 @@ int store_add_folder(struct store *s, enum store_place place, const char *dir, c
         return 0;
     n += add_safetensors(s, place, dir, name, &l);
     for (int i = 0; i < l.n; i++)
-        n_gguf += ends(l.name[i], ".gguf");
+        n_gguf += path_ends(l.name[i], ".gguf");
     for (int i = 0; i < l.n && n_gguf; i++)
-        if (ends(l.name[i], ".gguf"))
+        if (path_ends(l.name[i], ".gguf"))
             n += add_gguf(s, place, dir, name, l.name[i], n_gguf == 1);
     file_list_free(&l);
     return n;
@@ -212,7 +206,7 @@ static bool has_unfinished(const char *repo_dir)
     bool found = false;
     if (!file_list(&l, dir, NULL)) {
         for (int i = 0; i < l.n; i++)
-            found |= ends(l.name[i], ".incomplete");
+            found |= path_ends(l.name[i], ".incomplete");
         file_list_free(&l);
     }
     free(dir);
