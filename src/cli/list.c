@@ -134,7 +134,7 @@ static int find_ours(const struct store *s, const char *word, const struct store
     int rc = store_find(&ours, word, m, &why);
     if (rc && *m && (*m)->trouble && rc != ERR_ARG)
         rc = 0; // troubled models may go, too
-    if (rc && !*m && !store_find(s, word, m, NULL))
+    if (rc && !*m && (!store_find(s, word, m, NULL) || *m))
         rc = err_set(e, ERR_ARG, "%s lies in another tool's folder (%s: %s); foresay deletes only what it pulled, that tool deletes its own", (*m)->name,
                      store_place_name((*m)->place), (*m)->path);
     else if (rc && !*m)

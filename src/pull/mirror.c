@@ -218,6 +218,9 @@ static int probe_file(struct source *s, const char *path, struct err *e)
     struct fetch_result end = {0};
     struct err why = {0};
     struct buf first;
+    for (int i = 0; i < r->n_files; i++)
+        if (!strcmp(r->file[i].path, path))
+            return 0;
     char *url = url_of(s, path);
     struct fetch_text what = {.url = url, .max = 1, .has_range = true, .on_wait = s->on_wait};
     buf_init(&first, 1);
@@ -260,10 +263,7 @@ static int probe_shards(struct source *s, const struct buf *text, struct err *e)
     const struct json *map = rc ? NULL : json_get(top, "weight_map");
     for (const struct json *v = json_is(map, JSON_OBJECT) ? map->child : NULL; v && rc >= 0; v = v->next) {
         const char *name = json_str(v, "");
-        bool is_known = !path_is_inside(name, strlen(name)); // those are refused later
-        for (int i = 0; i < s->repo.n_files && !is_known; i++)
-            is_known = !strcmp(s->repo.file[i].path, name);
-        if (!is_known)
+        if (path_is_inside(name, strlen(name))) // others are refused later
             rc = probe_file(s, name, e);
     }
     arena_free(&a);

@@ -8,6 +8,7 @@ import glob
 import hashlib
 import json
 import os
+import pty
 import random
 import re
 import shutil
@@ -509,7 +510,7 @@ def test_token_goes_to_the_hub_only():
         hub.token = "hf_secret"
         os.makedirs(world.home + "/.cache/huggingface")
         os.makedirs(world.home + "/other")
-        places = [({"HF_TOKEN": "hf_secret"}, None), ({"HF_TOKEN_PATH": world.home + "/t"}, world.home + "/t"),
+        places = [({"HF_TOKEN": "hf_secret"}, None), ({"HUGGING_FACE_HUB_TOKEN": "hf_secret"}, None), ({"HF_TOKEN_PATH": world.home + "/t"}, world.home + "/t"),
                   ({"HF_HOME": world.home + "/other"}, world.home + "/other/token"), ({}, world.home + "/.cache/huggingface/token")]
         for env, path in places:
             world.refused("no such public repository", "HF_TOKEN")
@@ -531,6 +532,9 @@ def test_token_goes_to_the_hub_only():
                 os.unlink(path)
         world.refused("doesn't accept", "HF_TOKEN", env={"HF_TOKEN": "hf_wrong"})
         world.refused("HF_TOKEN", "one word", env={"HF_TOKEN": "hf_secret\r\nX-Evil: 1"}, code=2)
+        with open(world.home + "/t", "w") as f:
+            f.write("token: hf_secret\n")
+        world.refused("HF_TOKEN_PATH", "one word", env={"HF_TOKEN_PATH": world.home + "/t"}, code=2)
         # an address elsewhere gets none, though it is inspected with the same settings
         hub.log.clear()
         world.run("inspect", hub.files_url + "/org/name/x.gguf", env={"HF_TOKEN": "hf_secret"})
@@ -645,27 +649,32 @@ def test_two_pulls_at_once():
         check_folder(world.models + "/org/name", files)
 
 
+def on_terminal(world, *args, answer=b""):
+    """Runs it on a terminal; its exit status, and what it showed but on standard output."""
+    master, slave = pty.openpty()
+    p = subprocess.Popen([FORESAY, *args], env=world.env, stdin=slave, stdout=subprocess.DEVNULL, stderr=slave, cwd="/")
+    os.close(slave)
+    os.write(master, answer)
+    text = b""
+    while True:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        text += piece
+    os.close(master)
+    return p.wait(30), text.decode()
+
+
 def test_progress_is_shown():
-    import pty
     files = repo_of(600_000)
     with Hub() as hub, World(hub) as world:
         hub.add("org/name", files)
         hub.rule("", server="files", pace=(16384, 0.1))
-        master, slave = pty.openpty()
-        p = subprocess.Popen([FORESAY, "pull", "hf:org/name"], env=world.env, stdin=slave, stdout=subprocess.DEVNULL, stderr=slave, cwd="/")
-        os.close(slave)
-        text = b""
-        while True:
-            try:
-                piece = os.read(master, 65536)
-            except OSError:
-                break
-            if not piece:
-                break
-            text += piece
-        assert p.wait(30) == 0
-        os.close(master)
-        text = text.decode()
+        code, text = on_terminal(world, "pull", "hf:org/name")
+        assert code == 0, text
         assert re.search(r"\d+ %  [\d.]+ KiB of 5\d\d\.\d KiB  [\d.]+ KiB/s  \d+ s left", text), text
         assert "all checksums right" in text, text
 
@@ -674,6 +683,7 @@ def test_progress_is_shown():
 
 def inspected(world, what):
     code, out, err = world.run("inspect", what, "--json")
+    assert out, err
     report = json.loads(out)
     assert code == ("refusal" in report), (what, code, err)
     if code:
@@ -710,6 +720,141 @@ def test_remote_inspect_says_what_local_inspect_says():
             assert not glob.glob(world.home + "/foresay-*"), "the temporary folder is left"
             n += 1
     return f"{n} packages"
+
+
+def gguf_with_a_long_header(data, n):
+    """The same model with n (a multiple of 32) bytes more of metadata."""
+    magic, version, n_tensors, n_kv = struct.unpack("<4sIQQ", data[:24])
+    key = b"test.pad"
+    pad = struct.pack("<Q", len(key)) + key + struct.pack("<IIQ", 9, 0, n - 32) + bytes(n - 32)
+    return struct.pack("<4sIQQ", magic, version, n_tensors, n_kv + 1) + pad + data[24:]
+
+
+def test_inspect_of_addresses():
+    """A GGUF file or a folder on any server; never more than headers, also where ranges are ignored."""
+    gguf = gguf_with_a_long_header(read_folder(GOLDEN + "/llama-gguf-q8_0")["model.gguf"], 3 << 20)
+    with Hub() as hub, World(hub) as world:
+        commit = hub.add("org/name", {**read_folder(GOLDEN + "/llama-mlx-4bit-g32"), "m.gguf": gguf, "big/m.gguf": gguf + bytes(20 << 20)})
+        place = f"{hub.files_url}/org/name/{commit}"
+        r = inspected(world, place + "/m.gguf")
+        assert "refusal" not in r and r["path"] == place + "/m.gguf" and r["kind"] == "gguf", r
+        assert len(hub.log) > 3 and 3 << 20 < r["remote"]["fetched_bytes"] == hub.sent() <= len(gguf), r["remote"]
+        hub.log.clear()
+        r = inspected(world, place + "/big/m.gguf")
+        assert r["remote"]["bytes"] == len(gguf) + (20 << 20) and hub.sent() < 8 << 20, (r["remote"], hub.sent())
+        hub.log.clear()
+        r = inspected(world, place)
+        assert "refusal" not in r and r["path"] == place and r["kind"] == "mlx", r
+        code, out, _ = world.run("inspect", "hf:org/name")
+        assert code == 0 and re.search(r"^  fetched +[\d.]+ KiB of [\d.]+ KiB in \d+ requests: headers and configurations", out, re.M), out
+        world.refused("config.json", args=("inspect", place + "/nothing"))
+        world.refused("no such file", args=("inspect", place + "/x.gguf"))
+        world.refused("--quant", args=("inspect", place, "--quant", "Q8_0"), code=2)
+        world.refused("--quant", args=("inspect", GOLDEN + "/qwen2", "--quant", "Q8_0"), code=2)
+        world.refused("no such public repository", args=("inspect", "hf:org/none"))
+        world.refused("no revision", "v9", args=("inspect", "hf:org/name@v9"))
+        hub.log.clear()
+        hub.rule("", server="files", whole=True)
+        world.refused("ranges", "unsupported", args=("inspect", place + "/big/m.gguf"))
+        assert hub.sent() < 4 << 20, "the whole file came"
+        assert not glob.glob(world.home + "/foresay-*"), "a temporary folder is left"
+
+
+# ---- models on this machine ----
+
+def write(path, data):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+def into_hf_cache(world, repo, files, commit="c" * 40):
+    """As the hub's own client keeps it: links to blobs that are named after their checksums."""
+    top = world.home + "/.cache/huggingface/hub/models--" + repo.replace("/", "--")
+    write(top + "/refs/main", commit.encode())
+    for name, data in files.items():
+        blob = hashlib.sha256(data).hexdigest()
+        write(f"{top}/blobs/{blob}", data)
+        link = f"{top}/snapshots/{commit}/{name}"
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        os.symlink(os.path.relpath(f"{top}/blobs/{blob}", os.path.dirname(link)), link)
+    return top
+
+
+def into_ollama(world, name, data):
+    digest = hashlib.sha256(data).hexdigest()
+    root = world.home + "/.ollama/models"
+    write(f"{root}/blobs/sha256-{digest}", data)
+    layers = [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:" + digest, "size": len(data)}]
+    write(f"{root}/manifests/registry.ollama.ai/library/{name}/latest", json.dumps({"layers": layers}).encode())
+
+
+def other_tools(world):
+    """A model in each tool's folder; some are the same one."""
+    smollm, gguf = read_folder(GOLDEN + "/smollm"), read_folder(GOLDEN + "/llama-gguf-q8_0")["model.gguf"]
+    into_hf_cache(world, "org/smollm", smollm)
+    for name, data in smollm.items():
+        write(f"{world.home}/mlx-models/copy/{name}", data)
+        write(f"{world.home}/extra/linked/{name}", data)
+    os.unlink(world.home + "/extra/linked/model.safetensors")
+    os.link(world.home + "/mlx-models/copy/model.safetensors", world.home + "/extra/linked/model.safetensors")
+    write(world.home + "/.lmstudio/models/maker/tiny/tiny-Q8_0.gguf", gguf)
+    into_ollama(world, "tiny", gguf)
+    write(world.home + "/extra/cut/config.json", b'{"model_type":"llama"}')
+    write(world.home + "/extra/cut/model.safetensors.index.json", b'{"weight_map":{"a":"a.safetensors"}}')
+    write(world.home + "/extra/changed/tiny-Q8_0.gguf", gguf[:-1] + bytes([gguf[-1] ^ 1]))
+    world.env["FORESAY_MODELS"] = world.home + "/extra"
+
+
+def test_models_of_other_tools_are_used_in_place():
+    with Hub() as hub, World(hub) as world:
+        assert world.list() == []
+        other_tools(world)
+        before = read_folder(world.home)
+        models = {m["name"]: m for m in world.list()}
+        same = {n: (m["same_by"], next(o["name"] for o in models.values() if o["path"] == m["same_as"])) for n, m in models.items() if m["same_as"]}
+        assert {n: m["source"] for n, m in models.items()} == {
+            "org/smollm": "Hugging Face cache", "maker/tiny:Q8_0": "LM Studio", "tiny:latest": "Ollama", "copy": "MLX folder",
+            "linked": "FORESAY_MODELS", "cut": "FORESAY_MODELS", "changed:Q8_0": "FORESAY_MODELS"}, models
+        assert same == {"copy": ("ends", "org/smollm"), "linked": ("ends", "org/smollm"), "tiny:latest": ("ends", "maker/tiny:Q8_0")}, same
+        assert "a.safetensors" in models["cut"]["trouble"], models["cut"]
+        assert models["tiny:latest"]["format"] == "GGUF Q8_0" and models["tiny:latest"]["architecture"] == "llama", models
+        for name in ["org/smollm", "smollm", "models--org--smollm", "maker/tiny:Q8_0", "tiny:latest", "COPY", "linked"]:
+            code, _, err = world.run("inspect", name)
+            assert code == 0, (name, err)
+        world.refused("a.safetensors", args=("inspect", "cut"))
+        world.refused("neither a path nor a model", "foresay pull hf:org/none", args=("run", "org/none", "-p", "x"))
+        code, out, _ = world.run("list", "--paths")
+        assert code == 0 and f"  {world.home}/mlx-models/copy\n" in out and "7 models" in out and "of it copies" in out, out
+        r = world.pulled("hf:org/smollm") if hub.add("org/smollm", read_folder(GOLDEN + "/smollm")) else None
+        assert r["was_here"] and "/.cache/huggingface/" in r["path"] and r["fetched_bytes"] == 0, r
+        assert read_folder(world.home) == before, "another tool's folder was changed"
+
+
+def test_rm_deletes_only_what_was_pulled():
+    with Hub() as hub, World(hub) as world:
+        other_tools(world)
+        hub.add("org/name", repo_of(300_000))
+        hub.add("org/half", sharded_repo())
+        folder = world.pulled()["path"]
+        partial = interrupted_pull(hub, world, "half")
+        write(world.models + "/own/byhand/config.json", b"{}")
+        write(world.models + "/own/byhand/model.safetensors", safetensors(b"x" * 3000))
+        before = read_folder(world.home)
+        for name in ["org/smollm", "maker/tiny:Q8_0", "tiny:latest", "copy", "cut"]:
+            world.refused("another tool's folder", args=("rm", name, "--yes"), code=2)
+        world.refused("wasn't pulled by foresay", args=("rm", "byhand", "--yes"), code=2)
+        world.refused("no model of that name", args=("rm", "org/none", "--yes"))
+        world.refused("--yes", args=("rm", "org/name"), code=2)
+        code, text = on_terminal(world, "rm", "org/name", answer=b"n\n")
+        assert code == 1 and "nothing was deleted" in text and re.search(r"Delete org/name \(\S+ KiB, ", text), text
+        assert read_folder(world.home) == before, "something was deleted"
+        code, text = on_terminal(world, "rm", "org/name", answer=b"y\n")
+        assert code == 0 and not os.path.exists(folder), text
+        code, _, err = world.run("rm", "org/half", "--yes")
+        assert code == 0 and not os.path.exists(partial), err
+        gone = (".local/share/foresay/models/org/",)
+        assert read_folder(world.home) == {k: v for k, v in before.items() if not k.startswith(gone)}
 
 
 def main():
