@@ -19,7 +19,7 @@ static const char usage[] =
     "  foresay pull hf:mlx-community/Qwen3.5-4B-MLX-4bit\n"
     "  foresay pull hf:unsloth/Qwen3.5-4B-GGUF --quant Q8_0\n"
     "  HF_TOKEN=... foresay pull hf:ORG/PRIVATE@v2\n\n"
-    "HF_ENDPOINT names another hub, HF_TOKEN (or HF_TOKEN_PATH, HF_HOME/token) the token, FORESAY_HOME the folder; docs/models-on-disk.md.\n";
+    "HF_ENDPOINT names another hub, HF_TOKEN or a token file the token, FORESAY_HOME the folder; docs/models-on-disk.md.\n";
 
 struct progress {
     bool is_terminal, is_shown, is_quiet;
