@@ -9,13 +9,14 @@ OS := $(shell uname -s)
 VERSION := 0.1.0
 PREFIX ?= /usr/local
 
-# Homebrew keeps its libedit out of pkg-config's default path.
+# Homebrew keeps some libraries that macOS also has out of pkg-config's default path.
 PKG_CONFIG := pkg-config
 ifeq ($(OS),Darwin)
 BREW := $(shell brew --prefix 2>/dev/null)
-PKG_CONFIG := PKG_CONFIG_PATH="$(BREW)/opt/libedit/lib/pkgconfig:$$PKG_CONFIG_PATH" pkg-config
+KEGS := $(foreach keg,libedit curl openssl@3,$(BREW)/opt/$(keg)/lib/pkgconfig:)
+PKG_CONFIG := PKG_CONFIG_PATH="$(subst : ,:,$(KEGS))$$PKG_CONFIG_PATH" pkg-config
 endif
-PKGS := libpcre2-8 libutf8proc libxxhash libedit
+PKGS := libpcre2-8 libutf8proc libxxhash libedit libcurl libcrypto
 PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PKGS))
 # xxHash is used header-only
 PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(filter-out libxxhash,$(PKGS)))

@@ -11,9 +11,11 @@ elif have apt-get; then manager=apt
 elif have dnf; then manager=dnf
 fi
 
-# Homebrew keeps libedit out of pkg-config's default path; the Makefile does the same.
+# Homebrew keeps these out of pkg-config's default path; the Makefile does the same.
 if [ $manager = brew ]; then
-    PKG_CONFIG_PATH="$(brew --prefix)/opt/libedit/lib/pkgconfig:${PKG_CONFIG_PATH:-}"
+    for keg in libedit curl openssl@3; do
+        PKG_CONFIG_PATH="$(brew --prefix)/opt/$keg/lib/pkgconfig:${PKG_CONFIG_PATH:-}"
+    done
     export PKG_CONFIG_PATH
 fi
 
@@ -62,6 +64,8 @@ need_for_build() {
     has_library libutf8proc || need utf8proc libutf8proc-dev utf8proc-devel utf8proc
     has_library libxxhash || need xxHash libxxhash-dev xxhash-devel xxhash
     has_library libedit || need libedit libedit-dev libedit-devel libedit
+    has_library libcurl || need libcurl libcurl4-openssl-dev libcurl-devel curl
+    has_library libcrypto || need OpenSSL libssl-dev openssl-devel openssl@3
 }
 
 need_for_tests() {

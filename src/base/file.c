@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -150,6 +151,96 @@ int file_write(const char *path, const void *p, size_t n, struct err *e)
     return rc;
 }
 
+int fd_read_at(int fd, void *p, size_t n, uint64_t offset)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(fd, (char *)p + done, n - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            errno = got ? errno : ENODATA;
+            return -1;
+        }
+        done += (size_t)got;
+    }
+    return 0;
+}
+
+int fd_write_at(int fd, const void *p, size_t n, uint64_t offset)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t put = pwrite(fd, (const char *)p + done, n - done, (off_t)(offset + done));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return -1;
+        done += (size_t)put;
+    }
+    return 0;
+}
+
+int file_make_dirs(const char *path, struct err *e)
+{
+    char *p = xstrdup(path);
+    int rc = 0;
+    for (char *s = p + 1; *p && !rc; s++) {
+        char c = *s;
+        if (c && c != '/')
+            continue;
+        *s = 0;
+        if (mkdir(p, 0755) && !file_is_dir(p))
+            rc = os_error(e, p, "create folder");
+        *s = c;
+        if (!c)
+            break;
+    }
+    free(p);
+    return rc;
+}
+
+int file_remove_tree(const char *path, struct err *e)
+{
+    struct stat st;
+    struct filelist l;
+    if (lstat(path, &st))
+        return errno == ENOENT ? 0 : os_error(e, path, "delete");
+    if (!S_ISDIR(st.st_mode))
+        return unlink(path) ? os_error(e, path, "delete") : 0;
+    int rc = file_list(&l, path, e);
+    if (rc)
+        return rc;
+    for (int i = 0; i < l.n && !rc; i++) {
+        char *p = path_join(path, l.name[i]);
+        rc = file_remove_tree(p, e);
+        free(p);
+    }
+    file_list_free(&l);
+    return rc ? rc : rmdir(path) ? os_error(e, path, "delete") : 0;
+}
+
+int file_lock(const char *path, int *fd, struct err *e)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    *fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (*fd < 0)
+        return os_error(e, path, "open");
+    if (!fcntl(*fd, F_SETLK, &whole))
+        return 0;
+    int rc = errno == EACCES || errno == EAGAIN ? 1 : os_error(e, path, "lock");
+    close(*fd);
+    *fd = -1;
+    return rc;
+}
+
+void file_sync_dir(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    (void)!fsync(fd); // some file systems refuse it for folders: nothing more can be done then
+    close(fd);
+}
+
 bool file_exists(const char *path)
 {
     struct stat st;
@@ -166,6 +257,24 @@ bool file_is_dir(const char *path)
 {
     struct stat st;
     return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+bool file_is_plain(const char *path)
+{
+    struct stat st;
+    return !lstat(path, &st) && S_ISREG(st.st_mode);
+}
+
+bool file_is_link(const char *path)
+{
+    struct stat st;
+    return !lstat(path, &st) && S_ISLNK(st.st_mode);
+}
+
+uint64_t file_size(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISREG(st.st_mode) && st.st_size > 0 ? (uint64_t)st.st_size : 0;
 }
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -212,4 +321,32 @@ const char *path_base(const char *path)
 {
     const char *s = strrchr(path, '/');
     return s ? s + 1 : path;
+}
+
+bool path_ends(const char *path, const char *suffix)
+{
+    size_t n = strlen(path), m = strlen(suffix);
+    return n > m && !strcasecmp(path + n - m, suffix);
+}
+
+char *path_expand(const char *path)
+{
+    const char *home = getenv("HOME");
+    return path[0] == '~' && (!path[1] || path[1] == '/') && home && *home ? path_join(home, path + 1 + (path[1] == '/')) : xstrdup(path);
+}
+
+bool path_is_inside(const char *name, size_t n)
+{
+    if (!n || name[0] == '/' || strlen(name) != n || strchr(name, '\\') || strchr(name, ':'))
+        return false;
+    for (const char *s = name; s; s = strchr(s, '/')) {
+        s += *s == '/';
+        size_t len = strcspn(s, "/");
+        if (!len || (len == 1 && s[0] == '.') || (len == 2 && s[0] == '.' && s[1] == '.'))
+            return false;
+    }
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+            return false;
+    return true;
 }

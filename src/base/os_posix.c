@@ -2,9 +2,11 @@
 #define _GNU_SOURCE
 #define _DARWIN_C_SOURCE
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/os.h"
@@ -29,6 +31,14 @@ void *os_map_anon(size_t n)
 }
 
 void os_unmap(void *p, size_t n) { munmap(p, n); }
+
+char *os_real_path(const char *path) { return realpath(path, NULL); }
+
+uint64_t os_disk_free(const char *path)
+{
+    struct statvfs v;
+    return statvfs(path, &v) ? UINT64_MAX : (uint64_t)v.f_bavail * (uint64_t)v.f_frsize;
+}
 
 uint64_t os_peak_rss(void)
 {

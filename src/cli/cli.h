@@ -1,5 +1,5 @@
 /* One file per verb; each verb gets the arguments after its name and returns the exit status:
- * 0 done, 1 the job failed (one sentence on standard error), 2 unusable arguments. */
+ * 0 done, 1 the job failed (one sentence on standard error), 2 unusable arguments, 130 interrupted. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -15,6 +15,9 @@ int cmd_run(int argc, char **argv);
 int cmd_try(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
+int cmd_pull(int argc, char **argv);
+int cmd_list(int argc, char **argv);
+int cmd_rm(int argc, char **argv);
 int cmd_probe(int argc, char **argv);
 
 /* probe's own verbs */
@@ -28,8 +31,11 @@ int probe_logits(int argc, char **argv);
 int probe_product(int argc, char **argv);
 int probe_state(int argc, char **argv);
 
-/* Prints "foresay: sentence" on standard error, returns 1 (or 2 for ERR_ARG). */
+/* Prints "foresay: sentence" on standard error, returns the exit status: 1, 2 for ERR_ARG, 130 for ERR_CANCEL. */
 int cli_fail(const struct err *e);
+
+/* Says on standard error that the network is waited for; callers of what retries hand it down. */
+void cli_waiting(const char *why, int ms);
 
 /* Line protocol of probe: one JSON value a line in, one out, flushed; a line that can't be served answers
  * {"error": sentence} and the next goes on. fn appends the answer (an object, no newline) or fills *e. */

@@ -3,17 +3,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+#include "base/human.h"
 #include "base/os.h"
 #include "chat/template.h"
 #include "cli/cli.h"
+#include "cli/model_arg.h"
 #include "cli/opt.h"
-#include "infer/instance.h"
+#include "cli/session.h"
 #include "measure/inspect.h"
+#include "pull/mirror.h"
 
-static const char usage[] = "usage: foresay inspect PATH [--json]\n\n"
-                            "Says what a model folder or GGUF file holds: architecture, sizes, formats, tokenizer, template, MTP head, state and\n"
-                            "memory, unused tensors. Exit status: 0 it can be served, 1 it can't (the reason is given).\n\n"
-                            "  foresay inspect ~/models/Qwen3.5-4B-MLX-4bit\n  foresay inspect model.gguf --json\n";
+static const char usage[] =
+    "usage: foresay inspect MODEL | hf:ORG/NAME[@REVISION][:QUANT] | URL [--json]\n\n"
+    "Says what a model holds: architecture, sizes, formats, tokenizer, template, MTP head, state and memory, unused tensors. MODEL is a\n"
+    "folder, a GGUF file or a name that `foresay list` shows. Of a model elsewhere only headers and configurations are fetched, never its\n"
+    "weights, and how much that was is said. Exit status: 0 it can be served, 1 it can't (the reason is given).\n\n"
+    "  foresay inspect ~/models/Qwen3.5-4B-MLX-4bit\n  foresay inspect model.gguf --json\n"
+    "  foresay inspect hf:unsloth/Qwen3.5-4B-GGUF:Q8_0\n  foresay inspect https://example.org/models/model.gguf\n";
 
 struct memory {
     size_t kv_per_token, per_sequence; // bytes; kv_per_token: of the layers that see all tokens
@@ -84,23 +91,10 @@ static void bound_members(const struct instance *in, const char *template_source
     memory_json(in->m, &x, b);
 }
 
-/* 1234567 -> "1.2 MiB" */
-static const char *human(double bytes, char *out, size_t n)
-{
-    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    int u = 0;
-    for (; bytes >= 1024 && u < 4; u++)
-        bytes /= 1024;
-    snprintf(out, n, u ? "%.1f %s" : "%.0f %s", bytes, unit[u]);
-    return out;
-}
-
 static void print_text(const struct package *p, const struct instance *in, const struct json *r, const char *template_source, const char *refusal)
 {
     char a[32], c[32];
-    const struct json *cls = json_get(r, "classes");
-    (void)cls;
-    printf("%s\n", p->path);
+    printf("%s\n", json_str(json_get(r, "path"), p->path));
     if (in)
         printf("  architecture   %s, hidden %d, %d layers, vocabulary %d, window %d tokens\n", in->m->arch->name, in->m->hidden, in->m->n_layers,
                in->m->n_vocab, in->m->max_ctx);
@@ -110,38 +104,39 @@ static void print_text(const struct package *p, const struct instance *in, const
     uint64_t bytes = 0;
     for (int i = 0; i < weights_count(p->weights); i++)
         bytes += weights_at(p->weights, i)->bytes;
-    printf("  weights        %d tensors, %s", weights_count(p->weights), human((double)bytes, a, sizeof a));
+    printf("  weights        %d tensors, %s", weights_count(p->weights), human_bytes((double)bytes, a, sizeof a));
     if (parameters > 0)
         printf(", %.1f M parameters", parameters / 1e6);
     printf("\n");
     for (const struct json *f = json_get(r, "formats") ? json_get(r, "formats")->child : NULL; f; f = f->next) {
         printf("    %-22s %4.0f tensors  %s\n", json_str(json_get(f, "format"), "?"), json_num(json_get(f, "tensors"), 0),
-               human(json_num(json_get(f, "bytes"), 0), c, sizeof c));
+               human_bytes(json_num(json_get(f, "bytes"), 0), c, sizeof c));
     }
     if (in) {
         struct inspect_head head;
         struct memory x = memory_of(in->m);
         inspect_find_head(p, &head);
-        printf("  tokenizer      %s, %d tokens\n", in->tok ? tokenizer_kind(in->tok) : "none", in->tok ? tokenizer_n_tokens(in->tok) : 0);
+        if (in->tok)
+            printf("  tokenizer      %s, %d tokens\n", tokenizer_kind(in->tok), tokenizer_n_tokens(in->tok));
         printf("  template       %s\n", template_source);
         printf("  MTP head       %s", health_name(in->head.health));
         if (head.n_tensors)
-            printf(": %d logical tensors (%d stored), %s", head.n_tensors, head.n_stored, human((double)head.bytes, a, sizeof a));
+            printf(": %d logical tensors (%d stored), %s", head.n_tensors, head.n_stored, human_bytes((double)head.bytes, a, sizeof a));
         printf("\n");
         if (in->head.why[0])
             printf("                 %s%s\n", in->head.suspicious ? "warning: " : "", in->head.why);
-        printf("  state          %s a token of KV", human((double)x.kv_per_token, a, sizeof a));
+        printf("  state          %s a token of KV", human_bytes((double)x.kv_per_token, a, sizeof a));
         if (x.kv_windows)
-            printf(", %s a sequence of KV within windows", human((double)x.kv_windows, a, sizeof a));
-        printf(", %s a sequence of recurrent state\n", human((double)x.per_sequence, c, sizeof c));
+            printf(", %s a sequence of KV within windows", human_bytes((double)x.kv_windows, a, sizeof a));
+        printf(", %s a sequence of recurrent state\n", human_bytes((double)x.per_sequence, c, sizeof c));
         for (int i = 0; i < 4; i++) {
             int n = i < 3 ? contexts[i] : in->m->max_ctx;
             if (i < 3 && n > in->m->max_ctx)
                 continue;
             uint64_t kv = model_kv_bytes(in->m, n), total = x.weights + x.per_sequence + kv;
-            printf("  memory %-7d %s = weights %s", n, human((double)total, a, sizeof a), human((double)x.weights, c, sizeof c));
-            printf(" + state %s", human((double)x.per_sequence, c, sizeof c));
-            printf(" + KV %s%s\n", human((double)kv, c, sizeof c), os_mem_total() && total > os_mem_total() ? "  (more than this machine has)" : "");
+            printf("  memory %-7d %s = weights %s", n, human_bytes((double)total, a, sizeof a), human_bytes((double)x.weights, c, sizeof c));
+            printf(" + state %s", human_bytes((double)x.per_sequence, c, sizeof c));
+            printf(" + KV %s%s\n", human_bytes((double)kv, c, sizeof c), os_mem_total() && total > os_mem_total() ? "  (more than this machine has)" : "");
         }
         for (int i = 0, n = 0; i < weights_count(p->weights); i++) {
             const struct weight *w = weights_at(p->weights, i);
@@ -156,29 +151,49 @@ static void print_text(const struct package *p, const struct instance *in, const
         printf("  can't be served: %s\n", refusal);
 }
 
-int cmd_inspect(int argc, char **argv)
+// ---- models elsewhere ------------------------------------------------------------------------------------
+
+static void remote_members(const struct mirror *m, struct buf *b)
 {
-    const char *path;
-    bool json = false;
-    struct opt opts[] = {{"json", OPT_FLAG, &json, .help = "machine-readable"}};
-    struct err e = {0}, why = {0};
-    int n = opt_parse(opts, 1, argc, argv, &path, 1, usage);
-    if (n < 0)
-        return n == -2 ? 0 : 2;
-    if (n != 1) {
-        fprintf(stderr, "foresay: inspect needs the path of a model\n");
-        return 2;
-    }
+    buf_str(b, b->n ? ",\"remote\":{\"name\":" : "\"remote\":{\"name\":");
+    json_write_str(b, m->name, strlen(m->name));
+    buf_fmt(b, ",\"commit\":\"%s\",\"bytes\":%llu,\"fetched_bytes\":%llu,\"tokenizer_bytes\":%llu,\"requests\":%d}", m->commit,
+            (unsigned long long)m->total_bytes, (unsigned long long)m->fetched_bytes, (unsigned long long)m->tokenizer_bytes, m->n_requests);
+}
+
+static void print_remote(const struct mirror *m)
+{
+    char fetched[32], total[32], tokenizer[32];
+    printf("  fetched        %s of %s in %d requests: headers and configurations", human_bytes((double)m->fetched_bytes, fetched, sizeof fetched),
+           human_bytes((double)m->total_bytes, total, sizeof total), m->n_requests);
+    if (m->tokenizer_bytes)
+        printf(", not the tokenizer (%s)", human_bytes((double)m->tokenizer_bytes, tokenizer, sizeof tokenizer));
+    printf("\n");
+}
+
+/* The temporary folder's name means nothing to people. */
+static void tell_true_place(struct err *e, const struct mirror *m)
+{
+    char *at = m->dir ? strstr(e->msg, m->dir) : NULL, whole[sizeof e->msg * 2];
+    if (!at)
+        return;
+    snprintf(whole, sizeof whole, "%.*s%s%s", (int)(at - e->msg), e->msg, m->name, at + strlen(m->dir));
+    snprintf(e->msg, sizeof e->msg, "%.*s", (int)sizeof e->msg - 1, whole);
+}
+
+static int inspect(const char *path, const struct mirror *remote, bool json, struct err *e)
+{
+    struct err why = {0};
     struct instance in;
-    struct instance_options io = {.threads = 1};
+    struct instance_options io = {.threads = 1, .headers_only = remote, .without_tokenizer = remote && file_is_dir(path)};
     struct package *p = NULL;
     bool bound = !instance_open(&in, path, &io, &why);
     if (bound)
         p = in.m->pkg;
-    else if (package_open(&p, path, &e))
-        return cli_fail(&e);
+    else if (package_open(&p, path, e))
+        return e->code;
     char *text = NULL, source[160] = "none";
-    if (template_find(path, &text, source, sizeof source, &e) == 1)
+    if (template_find(path, &text, source, sizeof source, e) == 1)
         snprintf(source, sizeof source, "none: a plain form is used");
     free(text);
     struct buf members, report;
@@ -186,15 +201,21 @@ int cmd_inspect(int argc, char **argv)
     buf_init(&report, 64 << 20);
     if (bound)
         bound_members(&in, source, &members);
-    struct inspect_facts facts = {bound, bound ? NULL : why.msg, bound ? buf_cstr(&members) : NULL};
+    if (remote) {
+        tell_true_place(&why, remote);
+        remote_members(remote, &members);
+    }
+    struct inspect_facts facts = {bound, bound ? NULL : why.msg, members.n ? buf_cstr(&members) : NULL, remote ? remote->name : NULL};
     inspect_catalogue(p, &facts, &report);
     if (json) {
         printf("%s\n", buf_cstr(&report));
     } else {
         struct arena a = {0};
         struct json *r = NULL;
-        if (!json_parse(&r, &a, report.p, report.n, "report", &e))
+        if (!json_parse(&r, &a, report.p, report.n, "report", e))
             print_text(p, bound ? &in : NULL, r, source, bound ? NULL : why.msg);
+        if (remote)
+            print_remote(remote);
         arena_free(&a);
     }
     buf_free(&members);
@@ -203,7 +224,58 @@ int cmd_inspect(int argc, char **argv)
         instance_close(&in);
     else
         package_close(p);
-    if (!bound && !json)
-        return cli_fail(&why);
-    return !bound;
+    if (!bound)
+        err_set(e, why.code, "%s", json ? "" : why.msg);
+    return bound ? 0 : why.code;
+}
+
+static int inspect_remote(const char *what, const struct choice_options *choice, bool json, struct err *e)
+{
+    struct mirror m;
+    struct fetch_options fetch = {.cancel = &interrupted};
+    interrupt_begin(true);
+    int rc = mirror_open(&m, what, choice, &fetch, cli_waiting, e);
+    if (!rc && (rc = inspect(m.path, &m, json, e)))
+        tell_true_place(e, &m);
+    mirror_close(&m);
+    interrupt_end();
+    return rc;
+}
+
+static int inspect_local(const char *what, bool json, struct err *e)
+{
+    char *path;
+    int rc = model_arg(what, &path, e);
+    if (!rc && (rc = inspect(path, NULL, json, e)))
+        model_arg_hint(path, e);
+    free(path);
+    return rc;
+}
+
+int cmd_inspect(int argc, char **argv)
+{
+    const char *what;
+    bool json = false;
+    struct choice_options choice = {.set = ""};
+    struct opt opts[] = {
+        {"json", OPT_FLAG, &json, .help = "machine-readable"},
+        {"quant", OPT_STR, &choice.set, .arg = "Q", .help = "which of a repository's GGUF files, by its quantization"},
+        {"file", OPT_STR, &choice.file, .arg = "NAME", .help = "the same by its name"},
+    };
+    struct err e = {0};
+    int n = opt_parse(opts, 3, argc, argv, &what, 1, usage);
+    if (n < 0)
+        return n == -2 ? 0 : 2;
+    if (n != 1) {
+        fprintf(stderr, "foresay: inspect needs the path or name of a model\n");
+        return 2;
+    }
+    int rc;
+    if (mirror_is_remote(what))
+        rc = inspect_remote(what, &choice, json, &e);
+    else if (*choice.set || choice.file)
+        rc = err_set(&e, ERR_ARG, "--quant and --file choose among the files of a repository (hf:ORG/NAME)");
+    else
+        rc = inspect_local(what, json, &e);
+    return !rc ? 0 : e.msg[0] ? cli_fail(&e) : 1; // without a sentence: the report holds it
 }

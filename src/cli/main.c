@@ -9,7 +9,10 @@ static const struct verb verbs[] = {
     {"run", "[MODEL] [-p TEXT | -f FILE]", "answer a prompt, or chat", cmd_run},
     {"try", "[MODEL] [-p TEXT]", "plain and speculative side by side", cmd_try},
     {"verify", "[MODEL] [--quick] [--ab]", "prove on this machine that drafts don't change the text", cmd_verify},
-    {"inspect", "PATH", "what a package holds and needs", cmd_inspect},
+    {"inspect", "MODEL | hf:ORG/NAME | URL", "what a model holds and needs, here or elsewhere", cmd_inspect},
+    {"pull", "hf:ORG/NAME [--quant Q]", "download a model", cmd_pull},
+    {"list", "", "the models on this machine", cmd_list},
+    {"rm", "NAME", "delete a model that was pulled", cmd_rm},
     {"probe", "VERB ...", "scriptable access to each layer", cmd_probe},
 };
 
@@ -25,8 +28,10 @@ static void usage(FILE *f)
 int cli_fail(const struct err *e)
 {
     fprintf(stderr, "foresay: %s\n", e->msg);
-    return e->code == ERR_ARG ? 2 : 1;
+    return e->code == ERR_ARG ? 2 : e->code == ERR_CANCEL ? 130 : 1;
 }
+
+void cli_waiting(const char *why, int ms) { fprintf(stderr, "foresay: %s; trying again in %d s\n", why, (ms + 999) / 1000); }
 
 /* Weights are mapped: a file that shrinks while it is in use ends in this signal. */
 static void on_bus_error(int sig)

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "cli/model_arg.h"
 
 #ifndef FORESAY_DATA
 #define FORESAY_DATA "/usr/local/share/foresay"
@@ -40,7 +41,7 @@ int session_opts(struct session_options *o, struct opt *opts)
         {"threads", OPT_INT, &o->threads, 0, 256, .arg = "N", .help = "0: all CPUs", .env = "FORESAY_THREADS"},
         {"isa", OPT_STR, &o->isa, .arg = "NAME", .help = "instruction set of the kernels: scalar, avx2 (same answers)"},
         {"pack", OPT_STR, &o->pack, .arg = "auto|off", .help = "fast weight layout (this version serves weights in place)"},
-        {"model", OPT_STR, &o->model, .arg = "PATH", .help = "the same as the MODEL argument", .env = "FORESAY_MODEL"},
+        {"model", OPT_STR, &o->model, .arg = "MODEL", .help = "the same as the MODEL argument", .env = "FORESAY_MODEL"},
     };
     memcpy(opts, all, sizeof all);
     return SESSION_OPTS;
@@ -144,12 +145,17 @@ static int context_of(const struct session *s, int asked)
 int session_open(struct session *s, const struct session_options *o, int n_seqs, struct err *e)
 {
     *s = (struct session){0};
-    s->path = o->model ? xstrdup(o->model) : find_demo();
+    int rc = o->model ? model_arg(o->model, &s->path, e) : 0;
+    if (rc)
+        return rc;
+    if (!o->model)
+        s->path = find_demo();
     s->is_demo = !o->model;
     if (!s->path)
         return err_set(e, ERR_IO, "no MODEL was given and the demo model (models/demo) was not found");
     struct instance_options io = {.threads = o->threads, .isa = o->isa};
-    int rc = instance_open(&s->in, s->path, &io, e);
+    if ((rc = instance_open(&s->in, s->path, &io, e)))
+        model_arg_hint(s->path, e);
     if (!rc)
         rc = read_request(s, o, e);
     if (!rc)

@@ -60,7 +60,9 @@ static size_t scalar_bytes(int type)
 
 struct reader {
     const uint8_t *p;
-    size_t n, pos;
+    size_t n, pos; // of the file
+    size_t have;   // bytes of its begin that are at hand, n but for gguf_probe
+    bool is_short; // more than those were needed
     const char *name;
     struct err *e;
 };
@@ -71,10 +73,19 @@ static int truncated(struct reader *r, const char *what)
                    what);
 }
 
+/* After a check against the file's size: false if the bytes aren't at hand. */
+static bool at_hand(struct reader *r, size_t n)
+{
+    r->is_short |= n > r->have - r->pos;
+    return !r->is_short;
+}
+
 static int take(struct reader *r, void *out, size_t n, const char *what)
 {
     if (n > r->n - r->pos)
         return truncated(r, what);
+    if (!at_hand(r, n))
+        return ERR_FORMAT;
     memcpy(out, r->p + r->pos, n);
     r->pos += n;
     return 0;
@@ -91,6 +102,8 @@ static int take_string(struct reader *r, struct gguf_str *s, size_t max, const c
                        "%s: string length out of range in %s%s%.80s: %llu bytes, at most %zu are possible",
                        r->name, what, *name ? " " : "", name, (unsigned long long)n,
                        r->n - r->pos < max ? r->n - r->pos : max);
+    if (!at_hand(r, (size_t)n))
+        return ERR_FORMAT;
     s->s = (const char *)r->p + r->pos;
     s->n = (size_t)n;
     r->pos += (size_t)n;
@@ -132,6 +145,8 @@ static int take_array(struct reader *r, struct gguf_kv *kv)
     kv->p = r->p + r->pos;
     size_t start = r->pos;
     struct gguf_str s;
+    if (elem != GGUF_STRING && !at_hand(r, (size_t)n * width))
+        return ERR_FORMAT;
     if (elem != GGUF_STRING)
         r->pos += (size_t)n * width;
     else
@@ -165,6 +180,8 @@ static int take_kv(struct gguf *g, struct reader *r, struct gguf_kv *kv)
                        (int)type);
     if (width > r->n - r->pos)
         return truncated(r, kv->key);
+    if (!at_hand(r, width))
+        return ERR_FORMAT;
     kv->p = r->p + r->pos;
     kv->n_bytes = width;
     r->pos += width;
@@ -319,11 +336,10 @@ static int index_kv(struct gguf *g, struct err *e)
     return 0;
 }
 
-static int read_all(struct gguf *g, struct err *e)
+static int read_header(struct gguf *g, struct reader *r, struct err *e)
 {
-    struct reader r = {.p = g->map.p, .n = g->map.n, .name = g->name, .e = e};
     uint64_t n_tensors, n_kv;
-    int rc = read_head(g, &r, &n_tensors, &n_kv);
+    int rc = read_head(g, r, &n_tensors, &n_kv);
     if (rc)
         return rc;
     g->kv = calloc((size_t)n_kv + 1, sizeof *g->kv);
@@ -332,8 +348,8 @@ static int read_all(struct gguf *g, struct err *e)
     if (!g->kv || !g->index || !g->tensor)
         return err_set(e, ERR_NOMEM, "%s: no memory for its tables", g->name);
     for (; g->n_kv < n_kv; g->n_kv++)
-        if (take_kv(g, &r, &g->kv[g->n_kv]))
-            return e->code;
+        if (take_kv(g, r, &g->kv[g->n_kv]))
+            return ERR_FORMAT;
     if ((rc = index_kv(g, e)))
         return rc;
     const struct gguf_kv *kv = gguf_find(g, "general.alignment");
@@ -346,13 +362,14 @@ static int read_all(struct gguf *g, struct err *e)
                        g->name, (long long)align, (unsigned long long)max_alignment);
     g->alignment = (uint64_t)align;
     for (; g->n_tensors < n_tensors; g->n_tensors++)
-        if (take_tensor(g, &r, &g->tensor[g->n_tensors]))
-            return e->code;
-    g->data_offset = (r.pos + g->alignment - 1) / g->alignment * g->alignment;
+        if (take_tensor(g, r, &g->tensor[g->n_tensors]))
+            return ERR_FORMAT;
+    g->data_offset = (r->pos + g->alignment - 1) / g->alignment * g->alignment;
     return place_tensors(g, e);
 }
 
-static int open_map(struct gguf **out, struct filemap map, bool owns_map, const char *name, struct err *e)
+/* have: bytes of the file that are at hand. 1 (nothing opened) if they don't hold the whole header. */
+static int open_map(struct gguf **out, struct filemap map, bool owns_map, size_t have, const char *name, struct err *e)
 {
     struct err local = {0};
     struct gguf *g = xcalloc(1, sizeof *g);
@@ -360,19 +377,28 @@ static int open_map(struct gguf **out, struct filemap map, bool owns_map, const 
     g->map = map;
     g->owns_map = owns_map;
     g->name = xstrdup(name);
-    int rc = read_all(g, &local);
+    struct reader r = {.p = map.p, .n = map.n, .have = have, .name = g->name, .e = &local};
+    int rc = read_header(g, &r, &local);
     if (rc) {
         gguf_close(g);
-        return err_set(e, local.code, "%s", local.msg);
+        return r.is_short ? 1 : err_set(e, local.code, "%s", local.msg);
     }
     *out = g;
     return 0;
 }
 
+int gguf_probe(const void *p, size_t have, size_t size, const char *name, struct err *e)
+{
+    struct gguf *g = NULL;
+    int rc = open_map(&g, (struct filemap){p, size}, false, have, name, e);
+    gguf_close(g);
+    return rc;
+}
+
 int gguf_open_bytes(struct gguf **g, const void *p, size_t n, const char *name, struct err *e)
 {
     *g = NULL;
-    return open_map(g, (struct filemap){p, n}, false, name, e);
+    return open_map(g, (struct filemap){p, n}, false, n, name, e);
 }
 
 int gguf_open(struct gguf **g, const char *path, struct err *e)
@@ -380,7 +406,7 @@ int gguf_open(struct gguf **g, const char *path, struct err *e)
     struct filemap map;
     *g = NULL;
     int rc = file_map(&map, path, e);
-    return rc ? rc : open_map(g, map, true, path_base(path), e);
+    return rc ? rc : open_map(g, map, true, map.n, path_base(path), e);
 }
 
 void gguf_close(struct gguf *g)

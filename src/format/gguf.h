@@ -77,6 +77,9 @@ const struct gguf_type_info *gguf_type_info(int id);
 MUST_CHECK int gguf_open(struct gguf **g, const char *path, struct err *e);
 /* The same over bytes that stay the caller's and must outlive *g. name stands in messages. */
 MUST_CHECK int gguf_open_bytes(struct gguf **g, const void *p, size_t n, const char *name, struct err *e);
+/* Checks a file of size bytes of which only the first have are at hand: 0 its header is whole and sound, 1 more bytes
+ * are needed to tell, or an error. */
+MUST_CHECK int gguf_probe(const void *p, size_t have, size_t size, const char *name, struct err *e);
 void gguf_close(struct gguf *g); // NULL is fine
 
 const struct gguf_kv *gguf_find(const struct gguf *g, const char *key); // NULL if absent

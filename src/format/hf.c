@@ -149,15 +149,7 @@ static int add_file(struct hf_files *f, const char *name, bool is_extra, struct 
 /* A shard's name comes from a stranger: it must stay inside the folder. */
 static int check_shard_name(const char *name, size_t n, struct err *e)
 {
-    bool escapes = !n || name[0] == '/' || strlen(name) != n || strchr(name, '\\') || strchr(name, ':');
-    for (const char *s = name; s && !escapes; s = strchr(s, '/')) {
-        s += *s == '/';
-        size_t len = strcspn(s, "/");
-        escapes = !len || (len == 1 && s[0] == '.') || (len == 2 && s[0] == '.' && s[1] == '.');
-    }
-    for (size_t i = 0; i < n && !escapes; i++)
-        escapes = (unsigned char)name[i] < 0x20;
-    if (escapes)
+    if (!path_is_inside(name, n))
         return err_set(e, ERR_FORMAT, "%s: shard name leaves the folder: \"%.100s\"", index_name, name);
     if (!is_safetensors(name))
         return err_set(e, ERR_UNSUPPORTED, "%s: unsupported shard \"%.100s\": expected a .safetensors file",

@@ -86,6 +86,7 @@ struct package {
     char **notes; // sentences about what was ignored, inferred or odd; shown by inspect and at load with -v
     int n_notes;
     struct arena *arena; // owns the JSON
+    bool is_headers_only; // the tensors' data are holes: sizes and formats are true, contents aren't there (set by the opener)
     const char *config_file; // where config comes from, for messages: "config.json" or the GGUF file's name
 };
 

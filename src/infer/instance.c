@@ -38,6 +38,7 @@ int instance_open(struct instance *in, const char *path, const struct instance_o
     int rc = package_open(&p, path, e);
     if (rc)
         return rc;
+    p->is_headers_only = o->headers_only;
     struct backend_options bo = {.threads = o->threads, .isa = o->isa, .float_mode = o->float_mode};
     if ((rc = backend_cpu_open(&in->be, &bo, e))) {
         package_close(p);

@@ -23,6 +23,7 @@ struct instance_options {
     int threads;
     const char *isa;
     bool float_mode, without_tokenizer;
+    bool headers_only; // the package holds no weights, only their headers: for inspection
 };
 
 MUST_CHECK int instance_open(struct instance *in, const char *path, const struct instance_options *o, struct err *e);

@@ -319,7 +319,7 @@ void inspect_catalogue(const struct package *p, const struct inspect_facts *fact
     static const char *const kinds[] = {"hf", "mlx", "gguf"};
     const struct json *names = cfg_get(p, "architectures");
     buf_chr(b, '{');
-    put_str(b, "path", p->path);
+    put_str(b, "path", facts && facts->shown_path ? facts->shown_path : p->path);
     buf_chr(b, ',');
     put_str(b, "kind", kinds[p->kind]);
     buf_chr(b, ',');

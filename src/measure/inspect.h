@@ -11,6 +11,7 @@ struct inspect_facts {
     bool is_bound;       // an architecture has taken its tensors: what is unused now, stays unused
     const char *refusal; // sentence why the package can't be served, or NULL
     const char *members; // further members as JSON text ("\"a\":1,\"b\":{}"), or NULL
+    const char *shown_path; // where people say it is, if not where the package was opened; or NULL
 };
 
 /* Appends one JSON object. facts may be NULL. Check out->is_full afterwards. */

@@ -52,7 +52,7 @@ bool mtp_look(struct model *m, struct mtp_head *h, const struct mtp_names *n, bo
     } else if (missing >= 0) {
         snprintf(what, sizeof what, "the MTP head is incomplete: tensor %s%s is missing (%d of %d are there)", n->key, n->tensor[missing], found, n->n);
         verdict(m, h, n->key, MTP_INCOMPLETE, what);
-    } else if (is_dead(m, n->key, n->tensor[0]) || is_dead(m, n->key, n->tensor[1])) {
+    } else if (!m->pkg->is_headers_only && (is_dead(m, n->key, n->tensor[0]) || is_dead(m, n->key, n->tensor[1]))) {
         verdict(m, h, n->key, MTP_DEAD, "the MTP head is dead: its weights are all zeros");
     } else {
         return true;
@@ -65,6 +65,8 @@ void mtp_done(struct model *m, struct mtp_head *h, const char *key, int n_specs,
     char what[300];
     if (!e->code) {
         h->health = MTP_OK;
+        if (m->pkg->is_headers_only)
+            snprintf(h->why, sizeof h->why, "judged by its tensors' names and shapes: the weights weren't fetched");
         model_width(m, BUF_PAIR, 2 * (int64_t)m->hidden);
         return;
     }

@@ -78,6 +78,6 @@ void qwen35_bind_head(struct model *m, struct mtp_head *h)
     int before = m->n_specs;
     bind(m, h, shares_norm, &e);
     mtp_done(m, h, "mtp.", before, &e);
-    if (h->health == MTP_OK)
+    if (h->health == MTP_OK && !m->pkg->is_headers_only)
         check_norms(m, h);
 }
