@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "token/model.h"
-#include "token/nfc.h"
 
 /* Files list merges in the order of the tokens they make: the one after the last merge's is nearly always
  * right, and lies in the cache. */
@@ -31,13 +30,15 @@ int model_add_merge(struct tokenizer *t, const char *a, size_t n_a, const char *
     if (!both)
         return err_set(e, ERR_NOMEM, "no memory for merge %d", (int)number);
     char *bytes = both + n_a + n_b;
+    enum token_kind kind_a, kind_b;
     memcpy(both, a, n_a);
     memcpy(both + n_a, b, n_b);
-    int64_t m_a = alphabet_decode(a, n_a, bytes), m_b = m_a < 0 ? -1 : alphabet_decode(b, n_b, bytes + m_a);
-    if (m_b >= 0) {
-        left = vocab_find(&t->vocab, bytes, (size_t)m_a, TOKEN_BYTES);
-        right = vocab_find(&t->vocab, bytes + m_a, (size_t)m_b, TOKEN_BYTES);
-        into = find_made(&t->vocab, bytes, (size_t)(m_a + m_b), t->bpe.last_into);
+    size_t m_a = vocab_decode(&t->vocab, a, n_a, bytes, &kind_a),
+           m_b = vocab_decode(&t->vocab, b, n_b, bytes + m_a, &kind_b);
+    if (kind_a == TOKEN_BYTES && kind_b == TOKEN_BYTES) {
+        left = vocab_find(&t->vocab, bytes, m_a, TOKEN_BYTES);
+        right = vocab_find(&t->vocab, bytes + m_a, m_b, TOKEN_BYTES);
+        into = find_made(&t->vocab, bytes, m_a + m_b, t->bpe.last_into);
     } else {
         left = vocab_find_written(&t->vocab, a, n_a);
         right = vocab_find_written(&t->vocab, b, n_b);
@@ -72,28 +73,48 @@ int model_add_token(struct tokenizer *t, const char *s, size_t n, int64_t id, co
         return rc;
     token.id = (int32_t)id;
     t->vocab.flags[id] |= TOKEN_IS_ADDED | (token.is_special ? TOKEN_IS_SPECIAL : 0);
-    if (!token.normalized || !t->nfc)
-        return added_add(token.normalized ? &t->normalized : &t->raw, s, n, &token, e);
+    if (!token.normalized)
+        return added_add(&t->raw, s, n, &token, e);
     struct region all = {n, true};
-    struct view v = {.s = s, .n = n, .r = &all, .n_r = 1};
-    struct text norm = {0};
-    rc = nfc_normalize(&norm, &v);
-    if (rc < 0 || norm.is_full)
+    struct view v = {.s = s, .n = n, .r = &all, .n_r = 1}, norm;
+    struct text work[2] = {{0}};
+    if (norm_run(&t->norm, work, &v, false, &norm))
         rc = err_set(e, ERR_NOMEM, "no memory for an added token of %zu bytes", n);
-    else if (rc)
-        rc = added_add(&t->normalized, norm.s, norm.n, &token, e);
     else
-        rc = added_add(&t->normalized, s, n, &token, e);
-    text_free(&norm);
+        rc = added_add(&t->normalized, norm.s, norm.n, &token, e);
+    text_free(&work[0]);
+    text_free(&work[1]);
     return rc;
+}
+
+static const char SPACE_MARK[] = "\xE2\x96\x81"; // U+2581
+
+int model_spaces(struct tokenizer *t, enum spaces spaces, struct err *e)
+{
+    int rc = norm_add(&t->norm, NORM_REPLACE, " ", 1, SPACE_MARK, 3, e);
+    t->decoding = (struct decoding){.n_from = 3, .to = " ", .n_to = 1, .strip = " ", .n_strip = 1};
+    memcpy(t->decoding.from, SPACE_MARK, 3);
+    if (rc || spaces != SPACES_PREFIXED)
+        return rc;
+    t->decoding.max_strip = 1;
+    return norm_add(&t->norm, NORM_PREPEND, NULL, 0, SPACE_MARK, 3, e);
 }
 
 int model_finish(struct tokenizer *t, const char *pattern, struct err *e)
 {
+    struct buf b;
     if (t->vocab.max_id < 0)
         return err_set(e, ERR_FORMAT, "the vocabulary is empty");
-    snprintf(t->kind, sizeof t->kind, "byte-level BPE, %s%s%s", pattern ? pattern : "its own", " pattern",
-             t->nfc ? ", NFC" : "");
+    buf_init(&b, sizeof t->kind);
+    buf_str(&b, t->vocab.form == FORM_ALPHABET ? "byte-level BPE" : "BPE over characters");
+    if (t->bpe.by_char && t->bpe.byte_fallback)
+        buf_str(&b, " with byte fallback (SentencePiece style)");
+    if (t->pretok.n)
+        buf_fmt(&b, ", %s pattern", pattern ? pattern : "its own");
+    if (norm_has(&t->norm, NORM_NFC))
+        buf_str(&b, ", NFC");
+    snprintf(t->kind, sizeof t->kind, "%s", buf_cstr(&b));
+    buf_free(&b);
     return bpe_finish(&t->bpe) ? err_set(e, ERR_NOMEM, "no memory for %d tokens", t->vocab.n_ids) : 0;
 }
 
