@@ -82,6 +82,8 @@ int model_add_token(struct tokenizer *t, const char *s, size_t n, int64_t id, co
         rc = err_set(e, ERR_NOMEM, "no memory for an added token of %zu bytes", n);
     else
         rc = added_add(&t->normalized, norm.s, norm.n, &token, e);
+    if (!rc && norm.s != s) // shown as it is sought, which is what the reference does
+        rc = vocab_add(&t->vocab, norm.s, norm.n, id, TOKEN_ADDED, e);
     text_free(&work[0]);
     text_free(&work[1]);
     return rc;
