@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/os.h"
-#include "chat/template.h"
+#include "chat/template_set.h"
 #include "cli/cli.h"
 #include "cli/opt.h"
 #include "infer/instance.h"
@@ -156,6 +156,25 @@ static void print_text(const struct package *p, const struct instance *in, const
         printf("  can't be served: %s\n", refusal);
 }
 
+/* Which templates chats get, without and with tools. */
+static void find_template(const char *path, char *out, size_t n)
+{
+    struct template_set set;
+    struct err e = {0};
+    if (template_set_find(&set, path, &e)) {
+        snprintf(out, n, "unusable: %s", e.msg);
+        return;
+    }
+    const struct template_text *plain = template_set_pick(&set, false), *tools = template_set_pick(&set, true);
+    if (!set.n)
+        snprintf(out, n, "none: a plain form is used");
+    else if (plain == tools && plain)
+        snprintf(out, n, "%s", plain->source);
+    else
+        snprintf(out, n, "%s; with tools %s", plain ? plain->source : "none", tools ? tools->source : "none");
+    template_set_free(&set);
+}
+
 int cmd_inspect(int argc, char **argv)
 {
     const char *path;
@@ -177,10 +196,8 @@ int cmd_inspect(int argc, char **argv)
         p = in.m->pkg;
     else if (package_open(&p, path, &e))
         return cli_fail(&e);
-    char *text = NULL, source[160] = "none";
-    if (template_find(path, &text, source, sizeof source, &e) == 1)
-        snprintf(source, sizeof source, "none: a plain form is used");
-    free(text);
+    char source[640];
+    find_template(path, source, sizeof source);
     struct buf members, report;
     buf_init(&members, 16 << 20);
     buf_init(&report, 64 << 20);
