@@ -77,7 +77,13 @@ static void bound_members(const struct instance *in, const char *template_source
     json_write_str(b, kind, strlen(kind));
     buf_str(b, ",\"template_source\":");
     json_write_str(b, template_source, strlen(template_source));
-    buf_str(b, ",\"eos_ids\":[");
+    buf_str(b, ",\"sampling\":{");
+    for (int f = 0; f < N_SAMPLING; f++) {
+        buf_fmt(b, "%s\"%s\":{\"value\":%g,\"source\":", f ? "," : "", sampling_names[f], sampling_value(&in->sampling, f));
+        json_write_str(b, in->sampling_source[f], strlen(in->sampling_source[f]));
+        buf_chr(b, '}');
+    }
+    buf_str(b, "},\"eos_ids\":[");
     for (int i = 0; i < in->n_eos; i++)
         buf_fmt(b, "%s%d", i ? "," : "", (int)in->eos[i]);
     buf_str(b, "],");
@@ -123,7 +129,12 @@ static void print_text(const struct package *p, const struct instance *in, const
         struct memory x = memory_of(in->m);
         inspect_find_head(p, &head);
         printf("  tokenizer      %s, %d tokens\n", in->tok ? tokenizer_kind(in->tok) : "none", in->tok ? tokenizer_n_tokens(in->tok) : 0);
+        struct buf sampling;
+        buf_init(&sampling, 4096);
+        sampling_describe(&in->sampling, in->sampling_source, &sampling);
         printf("  template       %s\n", template_source);
+        printf("  sampling       %s\n", buf_cstr(&sampling));
+        buf_free(&sampling);
         printf("  MTP head       %s", health_name(in->head.health));
         if (head.n_tensors)
             printf(": %d logical tensors (%d stored), %s", head.n_tensors, head.n_stored, human((double)head.bytes, a, sizeof a));
