@@ -186,8 +186,9 @@ int load_json(struct tokenizer *t, const char *text, size_t n, struct err *e)
     struct arena a = {.max_bytes = MAX_DOM};
     struct json *root;
     int rc = json_parse(&root, &a, text, n, "tokenizer", e);
+    bool is_tekken = !rc && !json_get(root, "model") && json_is(json_get(root, "config"), JSON_OBJECT);
     if (!rc)
-        rc = load_root(t, root, e);
+        rc = is_tekken ? load_tekken(t, root, e) : load_root(t, root, e);
     arena_free(&a);
     return rc;
 }

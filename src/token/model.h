@@ -40,11 +40,12 @@ struct tokenizer {
 /* Each fills a zeroed tokenizer whose vocab and added sets are initialised. */
 MUST_CHECK int load_json(struct tokenizer *t, const char *text, size_t n, struct err *e);
 MUST_CHECK int load_config(struct tokenizer *t, const char *path, struct err *e); // tokenizer_config.json
+struct json;
+MUST_CHECK int load_tekken(struct tokenizer *t, const struct json *root, struct err *e); // tekken.json
 MUST_CHECK int load_gguf(struct tokenizer *t, const char *path, struct err *e);
 
 /* The members "normalizer", "pre_tokenizer" and "decoder" of a tokenizer.json (load_steps.c). *pattern is how people
  * call the pre-tokenizer, NULL for one of the file's own. steps_form looks ahead: how the vocabulary is written. */
-struct json;
 MUST_CHECK int steps_form(const struct json *root, enum vocab_form *form, struct err *e);
 MUST_CHECK int load_normalizer(struct tokenizer *t, const struct json *v, struct err *e);
 MUST_CHECK int load_pre_tokenizer(struct tokenizer *t, const struct json *v, const char **pattern, struct err *e);

@@ -120,7 +120,7 @@ int model_finish(struct tokenizer *t, const char *pattern, struct err *e)
     return bpe_finish(&t->bpe) ? err_set(e, ERR_NOMEM, "no memory for %d tokens", t->vocab.n_ids) : 0;
 }
 
-/* tokenizer.json and, beside it, tokenizer_config.json. */
+/* tokenizer.json or tekken.json and, beside it, tokenizer_config.json. */
 static int open_json(struct tokenizer *t, const char *path, struct err *e)
 {
     char *text = NULL;
@@ -150,29 +150,43 @@ static bool is_gguf(const char *path)
     return yes;
 }
 
+/* The first of these counts. */
+static const char *const files[] = {"tokenizer.json", "tekken.json", "tokenizer.model"};
+enum { N_FILES = sizeof files / sizeof *files, FILE_SPM = N_FILES - 1 };
+
+static char *find_file(const char *dir, int *which)
+{
+    for (*which = 0; *which < N_FILES; ++*which) {
+        char *path = path_join(dir, files[*which]);
+        if (file_exists(path))
+            return path;
+        free(path);
+    }
+    return NULL;
+}
+
 static int open_folder(struct tokenizer *t, const char *dir, struct err *e)
 {
-    char *json = path_join(dir, "tokenizer.json"), *spm = path_join(dir, "tokenizer.model");
-    int rc;
-    if (file_exists(json))
-        rc = open_json(t, json, e);
-    else if (file_exists(spm))
+    int which, rc;
+    char *path = find_file(dir, &which);
+    if (!path)
+        return err_set(e, ERR_IO, "%s: this folder has no tokenizer.json", dir);
+    if (which == FILE_SPM)
         rc = err_set(e, ERR_UNSUPPORTED,
                      "%s: unsupported tokenizer: tokenizer.model (SentencePiece), no tokenizer.json", dir);
     else
-        rc = err_set(e, ERR_IO, "%s: this folder has no tokenizer.json", dir);
-    free(json);
-    free(spm);
+        rc = open_json(t, path, e);
+    free(path);
     return rc;
 }
 
 bool tokenizer_present(const char *path)
 {
-    char *json = path_join(path, "tokenizer.json"), *spm = path_join(path, "tokenizer.model");
-    bool found = !file_is_dir(path) || file_exists(json) || file_exists(spm);
-    free(json);
-    free(spm);
-    return found;
+    int which;
+    if (!file_is_dir(path))
+        return true;
+    free(find_file(path, &which));
+    return which < N_FILES;
 }
 
 static struct tokenizer *new_empty(void)

@@ -12,7 +12,7 @@
 
 struct tokenizer;
 
-/* path: a model folder, a tokenizer.json or a GGUF file. BPE over bytes (GPT-2, Qwen, Llama 3, DeepSeek,
+/* path: a model folder, a tokenizer.json, a tekken.json or a GGUF file. BPE over bytes (GPT-2, Qwen, Llama 3, DeepSeek,
  * gpt-oss, Tekken, ...) or over characters with byte fallback (Llama 2, Mistral, Gemma); steps are read from the file.
  * What isn't known (Unigram, WordPiece, a step, a pre-tokenizer's name) is refused as unsupported, by name. */
 MUST_CHECK int tokenizer_open(struct tokenizer **t, const char *path, struct err *e);
