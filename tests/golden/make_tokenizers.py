@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes schemes.json: small vocabularies of our own in every scheme that is read from a tokenizer.json, with
-the ids and texts that the `tokenizers` library makes of them. Needs tokenizers (0.23.3 made the file that is carried).
+the ids and texts that the `tokenizers` library makes of them; and scores.gguf, one of them with scores instead of
+merges. Needs tokenizers (0.23.3 made the files that are carried).
 
 --fuzz N compares a built binary with the library on N random texts a scheme instead, and writes nothing.
 """
@@ -9,6 +10,7 @@ import copy
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 import tempfile
@@ -112,6 +114,40 @@ def scheme(base, name, by_chars, normalizer, pre, decoder, model):
     return {"name": name, "tokenizer": d}
 
 
+def by_scores(base):
+    """Any two neighbours that spell an entry merge, the lowest id first: as a list of merges, and as a GGUF's scores."""
+    s = scheme(base, "scores", *SCHEMES[0][1:])
+    model, added_ids = s["tokenizer"]["model"], {a["id"] for a in s["tokenizer"]["added_tokens"]}
+    vocab = model["vocab"]
+    s["tokenizer"]["added_tokens"] = [added(c, i) for c, i in vocab.items() if i in added_ids]  # GGUF has no flags but special
+    whole = {c: i for c, i in vocab.items() if i >= 260}
+    model["merges"] = [[c[:k], c[k:]] for c in sorted(whole, key=whole.get) for k in range(1, len(c)) if c[:k] in vocab and c[k:] in vocab]
+    return s
+
+
+def write_gguf(s, path):
+    content = sorted(s["tokenizer"]["model"]["vocab"], key=s["tokenizer"]["model"]["vocab"].get)
+    special = {a["content"] for a in s["tokenizer"]["added_tokens"]}
+    kinds = [2 if c == "<unk>" else 3 if c in special else 6 if c.startswith("<0x") else 1 for c in content]
+
+    def text(t):
+        return struct.pack("<Q", len(t.encode())) + t.encode()
+
+    def array(kind, values):
+        return struct.pack("<IIQ", 9, kind, len(values)) + b"".join(values)
+
+    pairs = {
+        "general.architecture": struct.pack("<I", 8) + text("llama"),
+        "tokenizer.ggml.model": struct.pack("<I", 8) + text("llama"),
+        "tokenizer.ggml.tokens": array(8, [text(c) for c in content]),
+        "tokenizer.ggml.scores": array(6, [struct.pack("<f", -i if i >= 260 else 0) for i in range(len(content))]),
+        "tokenizer.ggml.token_type": array(5, [struct.pack("<i", k) for k in kinds]),
+        "tokenizer.ggml.unknown_token_id": struct.pack("<II", 4, 3),
+    }
+    with open(path, "wb") as f:
+        f.write(b"GGUF" + struct.pack("<IQQ", 3, 0, len(pairs)) + b"".join(text(k) + v for k, v in pairs.items()))
+
+
 class Library:
     def __init__(self, tokenizer):
         text = json.dumps(tokenizer)
@@ -152,11 +188,15 @@ def fuzz(binary, s, n):
     asked = [(random_text(r), r.choice(("all", "text", "none"))) for _ in range(n)]
     want = [library.encode(t, mode) for t, mode in asked]
     with tempfile.TemporaryDirectory() as folder:
-        with open(folder + "/tokenizer.json", "w") as f:
-            json.dump(s["tokenizer"], f)
+        path = folder + ("/scores.gguf" if s["name"] == "scores" else "/tokenizer.json")
+        if s["name"] == "scores":
+            write_gguf(s, path)
+        else:
+            with open(path, "w") as f:
+                json.dump(s["tokenizer"], f)
         lines = [json.dumps({"text": t, "added": mode}) for t, mode in asked]
-        got = ask(binary, "tokenize", folder, lines)
-        decoded = ask(binary, "detokenize", folder, [json.dumps({"ids": ids, "skip_special": i % 2 == 1}) for i, ids in enumerate(want)])
+        got = ask(binary, "tokenize", path, lines)
+        decoded = ask(binary, "detokenize", path, [json.dumps({"ids": ids, "skip_special": i % 2 == 1}) for i, ids in enumerate(want)])
     wrong = [(t, mode, w, g) for (t, mode), w, g in zip(asked, want, got) if g.get("ids") != w]
     wrong += [(w, text, g.get("text")) for i, (w, g) in enumerate(zip(want, decoded)) if (text := library.decode(w, i % 2 == 1)) != g.get("text")]
     print(f"{s['name']}: {len(wrong)} of {2 * n} differ", *(f"\n    {w}" for w in wrong[:4]))
@@ -177,8 +217,10 @@ def main():
     o = a.parse_args()
     base = {by_chars: train(by_chars) for by_chars in (False, True)}
     schemes = [scheme(base, *s) for s in SCHEMES]
+    scores = by_scores(base)
     if o.fuzz:
-        sys.exit(any([fuzz(o.bin, s, o.fuzz) for s in schemes]))
+        sys.exit(any([fuzz(o.bin, s, o.fuzz) for s in schemes + [scores]]))
+    write_gguf(scores, HERE + "/scores.gguf")
     # the two vocabularies are written once
     parts = {"bytes": base[False]["model"], "characters": base[True]["model"]}
     for s, (_, by_chars, *_) in zip(schemes, SCHEMES):
@@ -186,6 +228,7 @@ def main():
         model = s["tokenizer"]["model"]
         s["vocabulary"] = "characters" if by_chars else "bytes"
         s["tokenizer"]["model"] = {k: v for k, v in model.items() if k not in ("vocab", "merges")}
+    schemes.append(dict(fill(scores), file="scores.gguf", tokenizer=None))
     for p in parts.values():
         for k in [k for k in p if k not in ("vocab", "merges")]:
             del p[k]
