@@ -309,16 +309,11 @@ static int load_all(struct tokenizer *t, struct source *x, struct err *e)
     return model_finish(t, x->pre ? pre_name(x->pre) : NULL, e);
 }
 
-int load_gguf(struct tokenizer *t, const char *path, struct err *e)
+int load_gguf(struct tokenizer *t, const struct gguf *g, struct err *e)
 {
-    struct gguf *g = NULL;
-    struct source x = {0};
-    int rc = gguf_open(&g, path, e);
-    x.g = g;
-    if (!rc && (rc = load_all(t, &x, e)))
-        err_prefix(e, "%s", path);
+    struct source x = {.g = g};
+    int rc = load_all(t, &x, e);
     free(x.tok);
     free(x.type);
-    gguf_close(g);
     return rc;
 }

@@ -42,7 +42,8 @@ MUST_CHECK int load_json(struct tokenizer *t, const char *text, size_t n, struct
 MUST_CHECK int load_config(struct tokenizer *t, const char *path, struct err *e); // tokenizer_config.json
 struct json;
 MUST_CHECK int load_tekken(struct tokenizer *t, const struct json *root, struct err *e); // tekken.json
-MUST_CHECK int load_gguf(struct tokenizer *t, const char *path, struct err *e);
+struct gguf;
+MUST_CHECK int load_gguf(struct tokenizer *t, const struct gguf *g, struct err *e);
 
 /* The members "normalizer", "pre_tokenizer" and "decoder" of a tokenizer.json (load_steps.c). *pattern is how people
  * call the pre-tokenizer, NULL for one of the file's own. steps_form looks ahead: how the vocabulary is written. */

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "format/gguf.h"
 #include "token/model.h"
 
 /* Files list merges in the order of the tokens they make: the one after the last merge's is nearly always
@@ -140,6 +141,16 @@ static int open_json(struct tokenizer *t, const char *path, struct err *e)
     return rc;
 }
 
+static int open_gguf(struct tokenizer *t, const char *path, struct err *e)
+{
+    struct gguf *g = NULL;
+    int rc = gguf_open(&g, path, e);
+    if (!rc && (rc = load_gguf(t, g, e)))
+        err_prefix(e, "%s", path);
+    gguf_close(g);
+    return rc;
+}
+
 static bool is_gguf(const char *path)
 {
     char magic[4] = {0};
@@ -230,7 +241,7 @@ int tokenizer_open(struct tokenizer **out, const char *path, struct err *e)
     if (file_is_dir(path))
         rc = open_folder(t, path, e);
     else if (is_gguf(path))
-        rc = load_gguf(t, path, e);
+        rc = open_gguf(t, path, e);
     else
         rc = open_json(t, path, e);
     if (rc) {
