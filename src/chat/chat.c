@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "chat/template_set.h"
+
 enum { TEXT_LIMIT = 64 << 20 };
 
 static void add_special(struct buf *b, const struct tokenizer *t, const char *name, int32_t id)
@@ -18,6 +20,39 @@ static void add_special(struct buf *b, const struct tokenizer *t, const char *na
     json_write_str(b, s, n);
 }
 
+static int parse(struct template **t, const struct template_text *text, char *source, size_t n_source, struct err *e)
+{
+    const struct jinja_options o = {true, true};
+    struct jinja_error je = {0};
+    int rc = 0;
+    snprintf(source, n_source, "%s", text->source);
+    if (template_parse(t, text->text, text->n, &o, source, &je))
+        rc = err_set(e, ERR_FORMAT, "%s: chat template line %d: %s", source, je.line, je.msg);
+    jinja_error_free(&je);
+    return rc;
+}
+
+static int find_templates(struct chat *c, const char *path, struct err *e)
+{
+    struct template_set set;
+    int rc = template_set_find(&set, path, e);
+    if (rc)
+        return rc;
+    const struct template_text *plain = template_set_pick(&set, false), *tools = template_set_pick(&set, true);
+    if (plain) {
+        rc = parse(&c->t, plain, c->source, sizeof c->source, e);
+    } else if (set.n) {
+        template_set_names(&set, c->others, sizeof c->others);
+        snprintf(c->source, sizeof c->source, "none for chats without tools: the package has %s", c->others);
+    } else {
+        snprintf(c->source, sizeof c->source, "none: the package has no chat template, a plain form is used");
+    }
+    if (!rc && tools != plain)
+        rc = parse(&c->tools, tools, c->tools_source, sizeof c->tools_source, e);
+    template_set_free(&set);
+    return rc;
+}
+
 int chat_open(struct chat *c, const char *path, const struct instance *in, struct err *e)
 {
     *c = (struct chat){.tok = in->tok};
@@ -30,21 +65,8 @@ int chat_open(struct chat *c, const char *path, const struct instance *in, struc
     buf_chr(&b, '}');
     int rc = json_parse(&c->special, &c->arena, b.p, b.n, "special tokens", e);
     buf_free(&b);
-    char *text = NULL;
     if (!rc)
-        rc = template_find(path, &text, c->source, sizeof c->source, e);
-    if (rc == 1) {
-        snprintf(c->source, sizeof c->source, "none: the package has no chat template, a plain form is used");
-        return 0;
-    }
-    if (!rc) {
-        const struct jinja_options o = {true, true};
-        struct jinja_error je = {0};
-        if (template_parse(&c->t, text, strlen(text), &o, c->source, &je))
-            rc = err_set(e, ERR_FORMAT, "%s: chat template line %d: %s", c->source, je.line, je.msg);
-        jinja_error_free(&je);
-    }
-    free(text);
+        rc = find_templates(c, path, e);
     if (rc)
         chat_close(c);
     return rc;
@@ -53,6 +75,7 @@ int chat_open(struct chat *c, const char *path, const struct instance *in, struc
 void chat_close(struct chat *c)
 {
     template_free(c->t);
+    template_free(c->tools);
     arena_free(&c->arena);
     *c = (struct chat){0};
 }
@@ -107,17 +130,23 @@ int chat_encode(const struct chat *c, const struct json *request, struct ids *id
 {
     struct rendered r = {0};
     struct jinja_error je = {0};
-    if (!c->t)
+    const struct json *tools = json_get(request, "tools");
+    bool for_tools = c->tools && tools && !json_is(tools, JSON_NULL);
+    const struct template *t = for_tools ? c->tools : c->t;
+    const char *source = for_tools ? c->tools_source : c->source;
+    if (!t && *c->others)
+        return err_set(e, ERR_FORMAT, "the package has no chat template for chats without tools, only %s", c->others);
+    if (!t)
         return encode_plain(c, request, ids, text, e);
     struct arena a = {.max_bytes = (size_t)1 << 30};
     const struct json *chat = normalized(&a, request);
-    int rc = chat ? template_chat(c->t, chat, c->special, NULL, &r, &je) : err_set(e, ERR_NOMEM, "no memory for the chat's messages");
+    int rc = chat ? template_chat(t, chat, c->special, NULL, &r, &je) : err_set(e, ERR_NOMEM, "no memory for the chat's messages");
     arena_free(&a);
     if (!chat)
         return rc;
     if (rc) {
         rc = je.cls == JINJA_RAISE ? err_set(e, ERR_FORMAT, "the chat template refuses: %s", je.msg)
-                                   : err_set(e, ERR_FORMAT, "%s: %s error in line %d: %s", c->source, jinja_class_name(je.cls), je.line, je.msg);
+                                   : err_set(e, ERR_FORMAT, "%s: %s error in line %d: %s", source, jinja_class_name(je.cls), je.line, je.msg);
         jinja_error_free(&je);
         return rc;
     }

@@ -7,8 +7,11 @@
 
 struct chat {
     const struct tokenizer *tok;
-    struct template *t;   // NULL: the package has none, a plain form is used
-    char source[128];     // where the template was found, or why there is none
+    struct template *t;   // NULL: the package has none (a plain form is used), or no default
+    struct template *tools; // for chats with tools, where the package has one of its own
+    char source[256];     // where the template was found, or why there is none
+    char tools_source[256];
+    char others[128];     // names of what the package has, if it has templates but no default
     struct arena arena;
     struct json *special; // bos_token, eos_token, pad_token
 };

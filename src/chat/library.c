@@ -112,12 +112,12 @@ int foresay_answer(struct foresay *f, const struct foresay_request *r, foresay_t
     struct arena a = {0};
     struct ids ids = {0};
     struct json *settings = NULL;
-    const char *source;
     struct gen_request q = {.max_tokens = r->max_tokens, .depth = f->plain ? 0 : r->fixed_depth ? r->depth : -1, .use_mtp = true,
                             .use_copy = true, .has_seed = r->has_seed != 0, .seed = r->seed};
     int rc = r->max_tokens < 0 || (r->fixed_depth && (r->depth < 0 || r->depth > DEPTH_MAX))
                  ? err_set(&e, ERR_ARG, "max_tokens must be 0 or more and depth 0 to %d", DEPTH_MAX)
-                 : instance_sampling(&f->in, &q.sampling, &source, &e);
+                 : 0;
+    q.sampling = f->in.sampling;
     if (!rc && r->settings)
         rc = json_parse(&settings, &a, r->settings, strlen(r->settings), "settings", &e);
     if (!rc && settings)

@@ -1,16 +1,12 @@
-/* Chat templates: the entry to the Jinja engine (the only place that catches its failures and frees its arena),
- * what a chat's variables are, and where a package keeps its template. */
+/* Chat templates: the entry to the Jinja engine (the only place that catches its failures and frees its arena) and what
+ * a chat's variables are. */
 #include "chat/template.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "chat/jinja_eval.h"
-#include "format/gguf.h"
-
-enum { MAX_CONFIG_BYTES = 64 * 1024 * 1024, MAX_CONFIG_MEMORY = 512 * 1024 * 1024 };
 
 const char *jinja_class_name(enum jinja_class c)
 {
@@ -240,98 +236,4 @@ const struct json *template_messages(struct arena *a, const struct json *message
     }
     *tail = NULL;
     return out;
-}
-
-/* ---- where a package keeps its template ------------------------------------------------------------ */
-
-static bool has_suffix(const char *s, const char *suffix)
-{
-    size_t n = strlen(s), m = strlen(suffix);
-    return n >= m && !strcmp(s + n - m, suffix);
-}
-
-static int from_file(const char *path, char **text, struct err *e)
-{
-    size_t n;
-    return file_read(path, JX_MAX_TEMPLATE, text, &n, e);
-}
-
-/* chat_template is a text, or a list of {name, template}: then "default", or the only one. */
-static const char *pick(const struct json *v)
-{
-    if (json_is(v, JSON_STRING))
-        return v->s;
-    if (!json_is(v, JSON_ARRAY))
-        return NULL;
-    for (const struct json *c = v->child; c; c = c->next)
-        if (!strcmp(json_str(json_get(c, "name"), ""), "default"))
-            return json_str(json_get(c, "template"), NULL);
-    return v->n == 1 ? json_str(json_get(v->child, "template"), NULL) : NULL;
-}
-
-static int from_config(const char *path, char **text, struct err *e)
-{
-    struct arena a = {.max_bytes = MAX_CONFIG_MEMORY};
-    struct json *config;
-    char *raw;
-    size_t n;
-    int rc = file_read(path, MAX_CONFIG_BYTES, &raw, &n, e);
-    if (rc)
-        return rc;
-    rc = json_parse(&config, &a, raw, n, path, e);
-    if (!rc) {
-        const char *s = pick(json_get(config, "chat_template"));
-        rc = s ? 0 : 1;
-        if (s)
-            *text = xstrdup(s);
-    }
-    arena_free(&a);
-    free(raw);
-    return rc;
-}
-
-static int from_gguf(const char *path, char **text, struct err *e)
-{
-    return gguf_find_string(path, "tokenizer.chat_template", text, e);
-}
-
-static int from_gguf_in(const char *dir, char **text, char *source, size_t n_source, struct err *e)
-{
-    struct filelist l;
-    int rc = file_list(&l, dir, e);
-    if (rc)
-        return rc;
-    rc = 1;
-    for (int i = 0; i < l.n && rc == 1; i++) {
-        if (!has_suffix(l.name[i], ".gguf"))
-            continue;
-        char *path = path_join(dir, l.name[i]);
-        snprintf(source, n_source, "%s", l.name[i]);
-        rc = from_gguf(path, text, e);
-        free(path);
-    }
-    file_list_free(&l);
-    return rc;
-}
-
-int template_find(const char *path, char **text, char *source, size_t n_source, struct err *e)
-{
-    static const struct {
-        const char *name;
-        int (*read)(const char *path, char **text, struct err *e);
-    } files[] = {{"chat_template.jinja", from_file}, {"tokenizer_config.json", from_config}};
-    *text = NULL;
-    if (!file_is_dir(path)) {
-        snprintf(source, n_source, "%s", path_base(path));
-        return has_suffix(path, ".gguf") ? from_gguf(path, text, e) : from_file(path, text, e);
-    }
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        char *file = path_join(path, files[i].name);
-        int rc = file_exists(file) ? files[i].read(file, text, e) : 1;
-        free(file);
-        snprintf(source, n_source, "%s", files[i].name);
-        if (rc != 1)
-            return rc;
-    }
-    return from_gguf_in(path, text, source, n_source, e);
 }

@@ -1,4 +1,4 @@
-/* Chat templates: a Jinja engine (own, because no C library exists) and the choice of a package's template.
+/* Chat templates: a Jinja engine (own, because no C library exists). template_set.h finds a package's.
  * Semantics: jinja2 3.1 ImmutableSandboxedEnvironment as Hugging Face configures it. Templates come from
  * strangers: every evaluation has step, depth and output limits, counted, never timed. */
 #ifndef CHAT_TEMPLATE_H
@@ -46,11 +46,6 @@ void rendered_free(struct rendered *r);
  * special: JSON object of special token texts (bos_token, ...): variables too, but trusted. */
 MUST_CHECK int template_render(const struct template *t, const struct json *context, const struct json *special,
                                const char *now, struct rendered *out, struct jinja_error *je);
-
-/* The template text of a package: chat_template.jinja, then tokenizer_config.json's chat_template (string or
- * named list, "default"), then the GGUF key tokenizer.chat_template. *source names where it was found.
- * Returns 1 if the package has none. Caller frees *text. */
-MUST_CHECK int template_find(const char *path, char **text, char *source, size_t n_source, struct err *e);
 
 /* What HF does to messages before a template sees them: members that are null are dropped, and the first of
  * reasoning_content, thinking, reasoning is copied to reasoning_content and, if absent, thinking. Callers that

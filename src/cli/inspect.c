@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/human.h"
 #include "base/os.h"
-#include "chat/template.h"
+#include "chat/template_set.h"
 #include "cli/cli.h"
 #include "cli/model_arg.h"
 #include "cli/opt.h"
@@ -84,7 +84,13 @@ static void bound_members(const struct instance *in, const char *template_source
     json_write_str(b, kind, strlen(kind));
     buf_str(b, ",\"template_source\":");
     json_write_str(b, template_source, strlen(template_source));
-    buf_str(b, ",\"eos_ids\":[");
+    buf_str(b, ",\"sampling\":{");
+    for (int f = 0; f < N_SAMPLING; f++) {
+        buf_fmt(b, "%s\"%s\":{\"value\":%g,\"source\":", f ? "," : "", sampling_names[f], sampling_value(&in->sampling, f));
+        json_write_str(b, in->sampling_source[f], strlen(in->sampling_source[f]));
+        buf_chr(b, '}');
+    }
+    buf_str(b, "},\"eos_ids\":[");
     for (int i = 0; i < in->n_eos; i++)
         buf_fmt(b, "%s%d", i ? "," : "", (int)in->eos[i]);
     buf_str(b, "],");
@@ -116,9 +122,14 @@ static void print_text(const struct package *p, const struct instance *in, const
         struct inspect_head head;
         struct memory x = memory_of(in->m);
         inspect_find_head(p, &head);
+        struct buf sampling;
         if (in->tok)
             printf("  tokenizer      %s, %d tokens\n", tokenizer_kind(in->tok), tokenizer_n_tokens(in->tok));
+        buf_init(&sampling, 4096);
+        sampling_describe(&in->sampling, in->sampling_source, &sampling);
         printf("  template       %s\n", template_source);
+        printf("  sampling       %s\n", buf_cstr(&sampling));
+        buf_free(&sampling);
         printf("  MTP head       %s", health_name(in->head.health));
         if (head.n_tensors)
             printf(": %d logical tensors (%d stored), %s", head.n_tensors, head.n_stored, human_bytes((double)head.bytes, a, sizeof a));
@@ -149,6 +160,25 @@ static void print_text(const struct package *p, const struct instance *in, const
         printf("  note           %s\n", p->notes[i]);
     if (refusal)
         printf("  can't be served: %s\n", refusal);
+}
+
+/* Which templates chats get, without and with tools. */
+static void find_template(const char *path, char *out, size_t n)
+{
+    struct template_set set;
+    struct err e = {0};
+    if (template_set_find(&set, path, &e)) {
+        snprintf(out, n, "unusable: %s", e.msg);
+        return;
+    }
+    const struct template_text *plain = template_set_pick(&set, false), *tools = template_set_pick(&set, true);
+    if (!set.n)
+        snprintf(out, n, "none: a plain form is used");
+    else if (plain == tools && plain)
+        snprintf(out, n, "%s", plain->source);
+    else
+        snprintf(out, n, "%s; with tools %s", plain ? plain->source : "none", tools ? tools->source : "none");
+    template_set_free(&set);
 }
 
 // ---- models elsewhere ------------------------------------------------------------------------------------
@@ -192,10 +222,8 @@ static int inspect(const char *path, const struct mirror *remote, bool json, str
         p = in.m->pkg;
     else if (package_open(&p, path, e))
         return e->code;
-    char *text = NULL, source[160] = "none";
-    if (template_find(path, &text, source, sizeof source, e) == 1)
-        snprintf(source, sizeof source, "none: a plain form is used");
-    free(text);
+    char source[640];
+    find_template(path, source, sizeof source);
     struct buf members, report;
     buf_init(&members, 16 << 20);
     buf_init(&report, 64 << 20);

@@ -110,14 +110,11 @@ static int serve_line(void *ud, const struct json *in, struct buf *out, struct e
     struct ids ids = {0};
     char *stop[16];
     int n_stop, n_out;
-    const char *source;
     r.want_hash = true;
-    r.sampling = (struct sampling){0};
+    r.sampling = s->in.sampling;
     if (!json_is(in, JSON_OBJECT))
         return err_set(e, ERR_FORMAT, "expected an object");
-    int rc = instance_sampling(&s->in, &r.sampling, &source, e);
-    if (!rc)
-        rc = read_settings(in, &r, e);
+    int rc = read_settings(in, &r, e);
     if (!rc)
         rc = read_stop(json_get(in, "stop"), stop, 16, &n_stop, e);
     if (!rc)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "chat/template.h"
+#include "chat/template_set.h"
 #include "cli/cli.h"
 
 /* A JSON string in which nothing looks like the end of a line: U+0085, U+2028 and U+2029 may stand in JSON, but
@@ -67,15 +68,35 @@ static int get_now(const struct json *in, const char **now, struct err *e)
     return 0;
 }
 
-struct render {
-    const char *name, *text;
+/* One template, or why it can't be parsed: every request that it is for meets that error. */
+struct parsed {
     struct template *t;
-    struct jinja_error parse_error;
+    struct jinja_error error;
 };
+
+struct render {
+    struct parsed plain, tools; // tools: what a chat with tools gets, if that is another one
+    bool has_tools;
+};
+
+static void parse(struct parsed *p, const struct template_text *text)
+{
+    const struct jinja_options o = {.trim_blocks = true, .lstrip_blocks = true};
+    if (text && template_parse(&p->t, text->text, text->n, &o, text->source, &p->error))
+        p->t = NULL;
+}
+
+static void parsed_free(struct parsed *p)
+{
+    template_free(p->t);
+    jinja_error_free(&p->error);
+}
 
 static int render_line(void *ud, const struct json *in, struct buf *out, struct err *e)
 {
-    struct render *r = ud;
+    const struct render *r = ud;
+    const struct json *tools = json_get(in, "tools");
+    const struct parsed *p = r->has_tools && tools && !json_is(tools, JSON_NULL) ? &r->tools : &r->plain;
     struct rendered result;
     struct jinja_error je;
     const char *now;
@@ -83,13 +104,15 @@ static int render_line(void *ud, const struct json *in, struct buf *out, struct 
         return err_set(e, ERR_ARG, "expected an object with \"messages\"");
     if (get_now(in, &now, e))
         return e->code;
-    if (!r->t) { // every request meets the template's own error
-        je = r->parse_error;
+    if (!p->t && !p->error.msg)
+        return err_set(e, ERR_FORMAT, "the package has no chat template for chats without tools");
+    if (!p->t) {
+        je = p->error;
         je.msg = xstrdup(je.msg);
         write_error(out, &je);
         return 0;
     }
-    if (template_chat(r->t, in, json_get(in, "special_tokens"), now, &result, &je)) {
+    if (template_chat(p->t, in, json_get(in, "special_tokens"), now, &result, &je)) {
         write_error(out, &je);
         return 0;
     }
@@ -100,26 +123,26 @@ static int render_line(void *ud, const struct json *in, struct buf *out, struct 
 
 int probe_render(int argc, char **argv)
 {
-    struct jinja_options o = {.trim_blocks = true, .lstrip_blocks = true};
     struct render r = {0};
+    struct template_set set;
     struct err e = {0};
-    char *text, source[256];
     if (argc != 1 || argv[0][0] == '-') {
         fprintf(stderr, "usage: foresay probe render TEMPLATE\n");
         return 2;
     }
-    int rc = template_find(argv[0], &text, source, sizeof source, &e);
-    if (rc == 1)
-        err_set(&e, ERR_FORMAT, "%s: the package has no chat template", argv[0]);
+    int rc = template_set_find(&set, argv[0], &e);
+    if (!rc && !set.n)
+        rc = err_set(&e, ERR_FORMAT, "%s: the package has no chat template", argv[0]);
     if (rc)
         return cli_fail(&e);
-    r.name = source;
-    if (template_parse(&r.t, text, strlen(text), &o, source, &r.parse_error))
-        r.t = NULL;
+    const struct template_text *plain = template_set_pick(&set, false), *tools = template_set_pick(&set, true);
+    r.has_tools = tools != plain;
+    parse(&r.plain, plain);
+    parse(&r.tools, r.has_tools ? tools : NULL);
     rc = probe_lines(&r, render_line);
-    template_free(r.t);
-    jinja_error_free(&r.parse_error);
-    free(text);
+    parsed_free(&r.plain);
+    parsed_free(&r.tools);
+    template_set_free(&set);
     return rc;
 }
 

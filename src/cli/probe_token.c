@@ -91,6 +91,7 @@ static int detokenize_line(void *ud, const struct json *in, struct buf *out, str
         return err_set(e, ERR_ARG, "the line needs \"ids\", an array");
     if (skip && !json_is(skip, JSON_TRUE) && !json_is(skip, JSON_FALSE))
         return err_set(e, ERR_ARG, "\"skip_special\" is neither true nor false");
+    struct ids all = {0};
     detok_init(&d, ud, json_bool(skip, false));
     buf_init(&piece, PIECE_MAX_BYTES);
     buf_init(&text, PIECE_MAX_BYTES);
@@ -103,20 +104,21 @@ static int detokenize_line(void *ud, const struct json *in, struct buf *out, str
             break;
         }
         buf_clear(&piece);
-        detok_add(&d, id < 0 || id > INT32_MAX ? -1 : (int32_t)id, &piece);
-        buf_add(&text, piece.p, piece.n);
+        ids_add(&all, id < 0 || id > INT32_MAX ? -1 : (int32_t)id);
+        detok_add(&d, all.v[all.n - 1], &piece);
         json_write_str(out, buf_cstr(&piece), piece.n);
         buf_chr(out, ',');
     }
     buf_clear(&piece);
     detok_flush(&d, &piece);
-    buf_add(&text, piece.p, piece.n);
+    detok_whole(ud, all.v, all.n, d.skip_special, &text);
     json_write_str(out, buf_cstr(&piece), piece.n);
     buf_str(out, "],\"text\":");
     json_write_str(out, buf_cstr(&text), text.n);
     buf_chr(out, '}');
     if (!rc && (piece.is_full || text.is_full))
         rc = err_set(e, ERR_LIMIT, "the text is longer than the limit of %d bytes", PIECE_MAX_BYTES);
+    ids_free(&all);
     buf_free(&piece);
     buf_free(&text);
     return rc;

@@ -33,6 +33,16 @@ static void print_token(void *ud, const struct token_event *ev)
     fflush(stdout);
 }
 
+static void tell_settings(const struct session *s)
+{
+    struct buf b;
+    buf_init(&b, 4096);
+    sampling_describe(&s->request.sampling, s->sampling_source, &b);
+    fprintf(stderr, "foresay: template: %s%s%s\nforesay: sampling: %s\n", s->chat.source, s->chat.tools ? ", with tools " : "",
+            s->chat.tools ? s->chat.tools_source : "", buf_cstr(&b));
+    buf_free(&b);
+}
+
 /* What is worth knowing before the first answer: the head's state, notes on the package. */
 static void tell_model(const struct session *s, bool verbose)
 {
@@ -41,6 +51,8 @@ static void tell_model(const struct session *s, bool verbose)
         fprintf(stderr, "foresay: the demo model: it is tiny (2.9 M parameters), knows little and is often wrong; it shows speculative decoding\n");
     if (s->in.bytes_only)
         fprintf(stderr, "foresay: warning: the package holds no tokenizer: text is read and shown as bytes, ids 0 to 255\n");
+    if (*s->in.sampling_complaint)
+        fprintf(stderr, "foresay: warning: %s\n", s->in.sampling_complaint);
     if (!s->chat.t)
         fprintf(stderr, "foresay: warning: chat template: %s\n", s->chat.source);
     if (h->health != MTP_OK && (h->health != MTP_ABSENT || verbose))
@@ -50,7 +62,7 @@ static void tell_model(const struct session *s, bool verbose)
     for (int i = 0; verbose && i < s->in.m->pkg->n_notes; i++)
         fprintf(stderr, "foresay: note: %s\n", s->in.m->pkg->notes[i]);
     if (verbose)
-        fprintf(stderr, "foresay: template: %s\n", s->chat.source);
+        tell_settings(s);
 }
 
 static void say(const char *what, struct buf *b)

@@ -72,22 +72,30 @@ static char *find_demo(void)
     return NULL;
 }
 
+static void over(double *out, double value, const char **source)
+{
+    if (isnan(value))
+        return;
+    *out = value;
+    *source = "flag";
+}
+
 static int read_request(struct session *s, const struct session_options *o, struct err *e)
 {
     struct gen_request *r = &s->request;
-    int rc = instance_sampling(&s->in, &r->sampling, &s->sampling_source, e);
-    if (rc)
-        return rc;
-#define OVER(field, value) if (!isnan(value)) r->sampling.field = value
-    OVER(temperature, o->temperature);
-    OVER(top_p, o->top_p);
-    OVER(min_p, o->min_p);
-    OVER(repetition_penalty, o->repetition);
-    OVER(presence_penalty, o->presence);
-    OVER(frequency_penalty, o->frequency);
-#undef OVER
-    if (o->top_k >= 0)
-        r->sampling.top_k = o->top_k;
+    r->sampling = s->in.sampling;
+    memcpy(s->sampling_source, s->in.sampling_source, sizeof s->sampling_source);
+    struct sampling *sp = &r->sampling;
+    over(&sp->temperature, o->temperature, &s->sampling_source[SAMPLING_TEMPERATURE]);
+    over(&sp->top_p, o->top_p, &s->sampling_source[SAMPLING_TOP_P]);
+    over(&sp->min_p, o->min_p, &s->sampling_source[SAMPLING_MIN_P]);
+    over(&sp->repetition_penalty, o->repetition, &s->sampling_source[SAMPLING_REPETITION]);
+    over(&sp->presence_penalty, o->presence, &s->sampling_source[SAMPLING_PRESENCE]);
+    over(&sp->frequency_penalty, o->frequency, &s->sampling_source[SAMPLING_FREQUENCY]);
+    if (o->top_k >= 0) {
+        sp->top_k = o->top_k;
+        s->sampling_source[SAMPLING_TOP_K] = "flag";
+    }
     r->max_tokens = o->max_tokens;
     r->has_seed = !isnan(o->seed);
     if (r->has_seed && o->seed != rint(o->seed))
@@ -291,10 +299,15 @@ void report_json(const struct session *s, const struct gen *q, struct buf *out)
             (double)st->draft_ns * 1e-9, (double)st->verify_ns * 1e-9, (double)st->decide_ns * 1e-9);
     buf_fmt(out, ", \"context\": {\"used\": %d, \"max\": %d}, \"peak_bytes\": %llu, \"reserved_bytes\": %zu", used, max,
             (unsigned long long)os_peak_rss(), engine_bytes(s->g));
-    buf_fmt(out, ", \"sampling\": {\"source\": \"%s\", \"temperature\": %g, \"top_k\": %d, \"top_p\": %g, \"min_p\": %g, \"repetition_penalty\": %g, "
-                 "\"presence_penalty\": %g, \"frequency_penalty\": %g, \"acceptance\": \"%s\"}",
-            s->sampling_source, sp->temperature, (int)sp->top_k, sp->top_p, sp->min_p, sp->repetition_penalty, sp->presence_penalty,
-            sp->frequency_penalty, s->request.acceptance == ACCEPT_EXACT ? "exact" : "seeded");
+    buf_str(out, ", \"sampling\": {");
+    for (int f = 0; f < N_SAMPLING; f++)
+        buf_fmt(out, "\"%s\": %g, ", sampling_names[f], sampling_value(sp, f));
+    buf_fmt(out, "\"acceptance\": \"%s\", \"source\": {", s->request.acceptance == ACCEPT_EXACT ? "exact" : "seeded");
+    for (int f = 0; f < N_SAMPLING; f++) {
+        buf_fmt(out, "%s\"%s\": ", f ? ", " : "", sampling_names[f]);
+        json_write_str(out, s->sampling_source[f], strlen(s->sampling_source[f]));
+    }
+    buf_str(out, "}}");
     buf_str(out, ", \"text\": ");
     json_write_str(out, buf_cstr(gen_text(q)), gen_text(q)->n);
     buf_str(out, ", \"ids\": [");

@@ -28,7 +28,7 @@ struct session {
     struct gen *gen;
     struct chat chat;
     struct gen_request request; // settings of the command line over those of the package
-    const char *sampling_source;
+    const char *sampling_source[N_SAMPLING];
     char *stop_text;
 };
 

@@ -25,13 +25,6 @@ const struct json *cfg_get(const struct package *p, const char *key)
     return json_is(v, JSON_NULL) ? NULL : v;
 }
 
-static const char *type_name(const struct json *v)
-{
-    static const char *const name[] = {"null",     "false",    "true",     "a number",
-                                       "a string", "an array", "an object"};
-    return name[v->type];
-}
-
 static int missing(const struct package *p, const char *key, struct err *e)
 {
     return err_set(e, ERR_FORMAT, "%s: missing %s", p->config_file, key);
@@ -45,7 +38,7 @@ static int read_int(const struct package *p, const char *key, const struct json 
         if (json_is(v, JSON_NUMBER))
             return err_set(e, ERR_FORMAT, "%s: %s is %.40s, expected an integer from %lld to %lld",
                            p->config_file, key, v->s, (long long)min, (long long)max);
-        return err_set(e, ERR_FORMAT, "%s: %s is %s, expected an integer", p->config_file, key, type_name(v));
+        return err_set(e, ERR_FORMAT, "%s: %s is %s, expected an integer", p->config_file, key, json_type_name(v));
     }
     if (x < min || x > max)
         return err_set(e, ERR_FORMAT, "%s: %s out of range: %lld, expected %lld to %lld", p->config_file, key,
@@ -72,7 +65,7 @@ static int read_num(const struct package *p, const char *key, const struct json 
                     double *out, struct err *e)
 {
     if (!json_is(v, JSON_NUMBER))
-        return err_set(e, ERR_FORMAT, "%s: %s is %s, expected a number", p->config_file, key, type_name(v));
+        return err_set(e, ERR_FORMAT, "%s: %s is %s, expected a number", p->config_file, key, json_type_name(v));
     double x = json_num(v, 0);
     if (!isfinite(x) || x < min || x > max)
         return err_set(e, ERR_FORMAT, "%s: %s out of range: %.40s, expected %g to %g", p->config_file, key,
@@ -101,7 +94,7 @@ int cfg_bool_or(const struct package *p, const char *key, bool dflt, bool *out, 
     *out = dflt;
     if (v && v->type != JSON_TRUE && v->type != JSON_FALSE)
         return err_set(e, ERR_FORMAT, "%s: %s is %s, expected true or false", p->config_file, key,
-                       type_name(v));
+                       json_type_name(v));
     if (v)
         *out = v->type == JSON_TRUE;
     return 0;
@@ -112,7 +105,7 @@ int cfg_str_or(const struct package *p, const char *key, const char *dflt, const
     const struct json *v = cfg_get(p, key);
     *out = dflt;
     if (v && v->type != JSON_STRING)
-        return err_set(e, ERR_FORMAT, "%s: %s is %s, expected a string", p->config_file, key, type_name(v));
+        return err_set(e, ERR_FORMAT, "%s: %s is %s, expected a string", p->config_file, key, json_type_name(v));
     if (v)
         *out = v->s;
     return 0;

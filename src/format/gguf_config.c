@@ -508,7 +508,25 @@ static int parse(struct writer *w, const struct json **out, struct err *e)
     return rc;
 }
 
-/* Ids that end a text: the file's end-of-text and end-of-turn tokens, each once. */
+/* Recommended settings (general.sampling.*), under the names of generation_config.json. */
+static void put_sampling(struct writer *w)
+{
+    static const struct {
+        const char *key, *name;
+    } keys[] = {{"temp", "temperature"}, {"top_k", "top_k"}, {"top_p", "top_p"}, {"min_p", "min_p"},
+                {"penalty_repeat", "repetition_penalty"}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        char key[64];
+        double v;
+        snprintf(key, sizeof key, "general.sampling.%s", keys[i].key);
+        if (!gguf_num(gguf_find(w->g, key), &v) || !isfinite(v))
+            continue;
+        put_key(w, keys[i].name);
+        buf_fmt(&w->b, "%.7g", v); // stored as float: 0.95 is meant, not 0.949999988
+    }
+}
+
+/* Ids that end a text (the file's end-of-text and end-of-turn tokens, each once) and recommended settings. */
 static int put_generation(struct writer *w, int64_t bos, struct err *e)
 {
     static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"};
@@ -517,16 +535,17 @@ static int put_generation(struct writer *w, int64_t bos, struct err *e)
     for (int i = 0; i < 2; i++)
         if (gguf_int(gguf_find(w->g, keys[i]), &ids[n]) && ids[n] >= 0 && (!n || ids[0] != ids[1]))
             n++;
-    if (!n)
-        return 0;
     buf_clear(&w->b);
     buf_chr(&w->b, '{');
-    put_key(w, "eos_token_id");
+    if (n)
+        put_key(w, "eos_token_id");
     for (int i = 0; i < n; i++)
-        buf_fmt(&w->b, "%s%" PRId64, i ? "," : "[", ids[i]);
-    buf_chr(&w->b, ']');
-    if (bos >= 0)
+        buf_fmt(&w->b, "%s%" PRId64 "%s", i ? "," : "[", ids[i], i + 1 == n ? "]" : "");
+    if (n && bos >= 0)
         put_int(w, "bos_token_id", bos);
+    put_sampling(w);
+    if (w->b.n == 1)
+        return 0;
     buf_chr(&w->b, '}');
     return parse(w, &w->p->generation, e);
 }

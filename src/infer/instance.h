@@ -16,6 +16,12 @@ struct instance {
     int n_valid;       // ids below this exist; the embedding's other rows are padding
     int32_t eos[16];   // every id that ends an answer
     int n_eos;
+    /* What the package recommends (generation_config.json, or a GGUF's general.sampling) over neutral settings, and for
+     * each field where it is from: a file or "default". Fields that can't be used keep their defaults and are noted with
+     * the package, as is whatever else of the file isn't honoured. */
+    struct sampling sampling;
+    const char *sampling_source[N_SAMPLING];
+    char sampling_complaint[256]; // which of them couldn't be used, "" for none
     int64_t load_ns;
 };
 
@@ -28,8 +34,6 @@ struct instance_options {
 
 MUST_CHECK int instance_open(struct instance *in, const char *path, const struct instance_options *o, struct err *e);
 void instance_close(struct instance *in);
-/* What generation_config.json recommends over neutral settings; *source names the file or is "default". */
-MUST_CHECK int instance_sampling(const struct instance *in, struct sampling *s, const char **source, struct err *e);
 bool instance_is_eos(const struct instance *in, int32_t id);
 
 #endif

@@ -34,6 +34,21 @@ struct sampling {
     int n_bias;
 };
 struct sampling sampling_neutral(void); // T = 1, everything off
+
+enum sampling_field {
+    SAMPLING_TEMPERATURE,
+    SAMPLING_TOP_K,
+    SAMPLING_TOP_P,
+    SAMPLING_MIN_P,
+    SAMPLING_REPETITION,
+    SAMPLING_PRESENCE,
+    SAMPLING_FREQUENCY,
+    N_SAMPLING,
+};
+extern const char *const sampling_names[N_SAMPLING]; // as in JSON
+double sampling_value(const struct sampling *s, int field);
+/* "temperature 0.6 (generation_config.json), top_k 0 (default), ..." */
+void sampling_describe(const struct sampling *s, const char *const source[N_SAMPLING], struct buf *out);
 /* Reads the fields present in a JSON object (temperature, top_k, top_p, min_p, repetition_penalty,
  * presence_penalty, frequency_penalty, logit_bias as {"id": bias}) over *s; null counts as absent,
  * top_k -1 as off. Invalid fields are an error that names each and leaves the others applied. A

@@ -14,6 +14,22 @@ struct sampling sampling_neutral(void)
     return (struct sampling){.temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0};
 }
 
+const char *const sampling_names[N_SAMPLING] = {"temperature",        "top_k",           "top_p", "min_p", "repetition_penalty",
+                                                "presence_penalty", "frequency_penalty"};
+
+double sampling_value(const struct sampling *s, int field)
+{
+    const double values[N_SAMPLING] = {s->temperature,        s->top_k,           s->top_p, s->min_p, s->repetition_penalty,
+                                       s->presence_penalty, s->frequency_penalty};
+    return values[field];
+}
+
+void sampling_describe(const struct sampling *s, const char *const source[N_SAMPLING], struct buf *out)
+{
+    for (int f = 0; f < N_SAMPLING; f++)
+        buf_fmt(out, "%s%s %g (%s)", f ? ", " : "", sampling_names[f], sampling_value(s, f), source[f]);
+}
+
 void sampling_free(struct sampling *s)
 {
     free(s->bias);

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "chat/template_set.h"
 #include "format/config.h"
 #include "format/gguf.h"
 
@@ -178,43 +179,22 @@ static char *gguf_value(const struct package *p, const char *key)
     return rc ? NULL : value;
 }
 
-/* Template inside tokenizer_config.json: only its presence is asked for here. */
-static bool config_has_template(const struct package *p)
-{
-    char *path = path_join(p->path, "tokenizer_config.json"), *text;
-    struct arena a = {.max_bytes = (size_t)128 << 20};
-    struct json *v;
-    size_t n;
-    bool found = false;
-    if (file_exists(path) && !file_read(path, (size_t)16 << 20, &text, &n, NULL)) {
-        if (!json_parse(&v, &a, text, n, "tokenizer_config.json", NULL)) {
-            const struct json *t = json_get(v, "chat_template");
-            found = t && t->type != JSON_NULL;
-        }
-        free(text);
-    }
-    arena_free(&a);
-    free(path);
-    return found;
-}
-
 static void put_texts(const struct package *p, struct buf *b)
 {
-    const char *tokenizer = NULL, *template = NULL;
-    char *model = NULL, *pre = NULL, *own = NULL;
+    const char *tokenizer = NULL;
+    char *model = NULL, *pre = NULL;
+    struct template_set set;
+    if (template_set_find(&set, p->path, NULL))
+        set.n = 0; // said where the template is opened
     if (p->kind == PACKAGE_GGUF) {
         model = gguf_value(p, "tokenizer.ggml.model");
         pre = gguf_value(p, "tokenizer.ggml.pre");
-        own = gguf_value(p, "tokenizer.chat_template");
         tokenizer = model ? p->config_file : NULL;
-        template = own ? p->config_file : NULL;
     } else {
         tokenizer = has_file(p, "tokenizer.json")    ? "tokenizer.json"
+                    : has_file(p, "tekken.json")     ? "tekken.json"
                     : has_file(p, "tokenizer.model") ? "tokenizer.model"
                                                      : NULL;
-        template = has_file(p, "chat_template.jinja") ? "chat_template.jinja"
-                   : config_has_template(p)           ? "tokenizer_config.json"
-                                                      : NULL;
     }
     buf_str(b, ",\"tokenizer\":{");
     put_str(b, "source", tokenizer);
@@ -223,11 +203,11 @@ static void put_texts(const struct package *p, struct buf *b)
     buf_chr(b, ',');
     put_str(b, "pre", pre);
     buf_str(b, "},\"template\":{");
-    put_str(b, "source", template);
+    put_str(b, "source", set.n ? set.v[0].source : NULL);
     buf_chr(b, '}');
+    template_set_free(&set);
     free(model);
     free(pre);
-    free(own);
 }
 
 // ---- draft head ------------------------------------------------------------------------------------------

@@ -343,6 +343,12 @@ const struct json *json_at(const struct json *v, size_t i)
 }
 
 bool json_is(const struct json *v, enum json_type t) { return v && v->type == t; }
+
+const char *json_type_name(const struct json *v)
+{
+    static const char *const name[] = {"null", "false", "true", "a number", "a string", "an array", "an object"};
+    return v ? name[v->type] : "nothing";
+}
 const char *json_str(const struct json *v, const char *dflt) { return json_is(v, JSON_STRING) ? v->s : dflt; }
 double json_num(const struct json *v, double dflt) { return json_is(v, JSON_NUMBER) ? strtod(v->s, NULL) : dflt; }
 

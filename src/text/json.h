@@ -37,6 +37,7 @@ const struct json *json_at(const struct json *v, size_t i);
 const char *json_str(const struct json *v, const char *dflt);
 bool json_bool(const struct json *v, bool dflt);
 bool json_is(const struct json *v, enum json_type t);
+const char *json_type_name(const struct json *v); // "a string", "an array", ... for messages; "nothing" for NULL
 double json_num(const struct json *v, double dflt);
 /* Integer lexeme (or one with a zero fraction such as 5.0) that fits: returns true. */
 bool json_int(const struct json *v, int64_t *out);

@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "text/utf8.h"
 
 int ids_reserve(struct ids *ids, size_t n)
 {
@@ -74,12 +75,37 @@ void bpe_add_merge(struct bpe *m, int32_t left, int32_t right, int32_t into, int
     m->last_into = into;
 }
 
+void bpe_set_ranks(struct bpe *m, int32_t *rank)
+{
+    free(m->rank);
+    m->rank = rank;
+}
+
+/* No text may spell a control token, whatever the file's merges or ranks say. */
+static void bar_specials(struct bpe *m)
+{
+    const struct vocab *v = m->vocab;
+    for (size_t i = 0; i < m->n_slots; i++)
+        if (m->merge[i].left >= 0 && (v->flags[m->merge[i].into] & TOKEN_IS_SPECIAL))
+            m->merge[i].rank = -1;
+    for (int32_t id = 0; m->rank && id <= v->max_id; id++) {
+        const char *s;
+        size_t n;
+        if ((v->flags[id] & TOKEN_IS_SPECIAL) || !vocab_bytes(v, id, &s, &n))
+            m->rank[id] = -1;
+        else if (m->rank[id] >= 0 && n > m->max_len)
+            m->max_len = n;
+    }
+}
+
 int bpe_finish(struct bpe *m)
 {
     for (int b = 0; b < 256; b++) {
         char c = (char)b;
         m->byte_id[b] = vocab_find(m->vocab, &c, 1, TOKEN_BYTES);
+        m->fallback[b] = vocab_find(m->vocab, &c, 1, TOKEN_FALLBACK);
     }
+    bar_specials(m);
     m->whole = calloc((size_t)m->vocab->max_id + 1, sizeof *m->whole);
     return m->whole ? 0 : ERR_NOMEM;
 }
@@ -87,6 +113,7 @@ int bpe_finish(struct bpe *m)
 void bpe_deinit(struct bpe *m)
 {
     free(m->merge);
+    free(m->rank);
     free((void *)m->whole);
     *m = (struct bpe){0};
 }
@@ -146,37 +173,85 @@ static uint64_t pop(struct bpe_work *w)
     return top;
 }
 
+/* What the symbols a and b merge into. -1: they don't. */
+static int32_t find_into(const struct bpe *m, const struct bpe_work *w, const struct symbol *a,
+                         const struct symbol *b, int32_t *rank)
+{
+    if (!m->rank) {
+        const struct merge *x = find_merge(m, a->id, b->id);
+        *rank = x->rank;
+        return x->left < 0 || x->rank < 0 ? -1 : x->into;
+    }
+    size_t from = (size_t)a->from, to = b->next < 0 ? w->n : (size_t)w->sym[b->next].from;
+    int32_t id = to - from > m->max_len ? -1 : vocab_find(m->vocab, w->s + from, to - from, TOKEN_BYTES);
+    *rank = id < 0 ? -1 : m->rank[id];
+    return *rank < 0 ? -1 : id;
+}
+
 /* Looks up the pair at position i and queues it. */
 static void offer(const struct bpe *m, struct bpe_work *w, int32_t i)
 {
     struct symbol *a = &w->sym[i];
+    int32_t rank;
     a->rank = -1;
     if (a->next < 0)
         return;
-    const struct merge *x = find_merge(m, a->id, w->sym[a->next].id);
-    if (x->left < 0)
+    a->into = find_into(m, w, a, &w->sym[a->next], &rank);
+    if (a->into < 0)
         return;
-    a->rank = x->rank;
-    a->into = x->into;
-    push(w, (uint64_t)(uint32_t)x->rank << 32 | (uint32_t)i);
+    a->rank = rank;
+    push(w, (uint64_t)(uint32_t)rank << 32 | (uint32_t)i);
+}
+
+struct symbols {
+    const struct bpe *m;
+    struct bpe_work *w;
+    int32_t k;
+    bool was_unk;
+};
+
+static void add_symbol(struct symbols *y, int32_t id, size_t from)
+{
+    const struct bpe *m = y->m;
+    bool is_unk = id < 0;
+    if (is_unk && (m->unk < 0 || (y->was_unk && m->fuse_unk)))
+        return;
+    y->w->sym[y->k] = (struct symbol){
+        .id = is_unk ? m->unk : id, .prev = y->k - 1, .next = y->k + 1, .from = (int32_t)from};
+    y->was_unk = is_unk;
+    y->k++;
+}
+
+/* A character: its token, or those of its bytes if all have one, or the unknown token. */
+static void add_char(struct symbols *y, const uint8_t *s, size_t n, size_t from)
+{
+    const struct bpe *m = y->m;
+    int32_t id = n == 1 ? m->byte_id[*s] : vocab_find(m->vocab, (const char *)s, n, TOKEN_BYTES);
+    bool as_bytes = id < 0 && m->byte_fallback;
+    for (size_t i = 0; i < n && as_bytes; i++)
+        as_bytes = m->fallback[s[i]] >= 0;
+    if (!as_bytes)
+        add_symbol(y, id, from);
+    for (size_t i = 0; i < n && as_bytes; i++)
+        add_symbol(y, m->fallback[s[i]], from + i);
 }
 
 static int32_t first_symbols(const struct bpe *m, struct bpe_work *w, const uint8_t *s, size_t n)
 {
-    int32_t k = 0;
-    bool was_unk = false;
-    for (size_t i = 0; i < n; i++) {
-        int32_t id = m->byte_id[s[i]];
-        bool is_unk = id < 0;
-        if (is_unk && (m->unk < 0 || (was_unk && m->fuse_unk)))
-            continue;
-        w->sym[k] = (struct symbol){.id = is_unk ? m->unk : id, .prev = k - 1, .next = k + 1};
-        was_unk = is_unk;
-        k++;
+    struct symbols y = {.m = m, .w = w};
+    for (size_t i = 0; i < n;) {
+        int32_t cp;
+        int len = m->by_char ? utf8_next((const char *)s + i, n - i, &cp) : 1;
+        size_t step = len > 0 ? (size_t)len : n - i; // 0: cut off within a character, which valid text isn't
+        if (m->by_char)
+            add_char(&y, s + i, step, i);
+        else
+            add_symbol(&y, m->byte_id[s[i]], i);
+        i += step;
     }
-    if (k)
-        w->sym[k - 1].next = -1;
-    return k;
+    if (y.k)
+        w->sym[y.k - 1].next = -1;
+    return y.k;
 }
 
 static void merge_all(const struct bpe *m, struct bpe_work *w, int32_t k)
@@ -208,7 +283,7 @@ int bpe_encode(const struct bpe *m, struct bpe_work *w, const char *s, size_t n,
      * (some entries no merge reaches), so the answer is worked out once and remembered. Threads that race
      * compute the same value. */
     int32_t id = vocab_find(m->vocab, s, n, TOKEN_BYTES);
-    uint8_t whole = id < 0            ? 2
+    uint8_t whole = id < 0 || (m->vocab->flags[id] & TOKEN_IS_SPECIAL) ? 2
                     : m->ignore_merges ? 1
                                        : atomic_load_explicit(&m->whole[id], memory_order_relaxed);
     int rc = ids_reserve(out, whole == 1 ? 1 : n);
@@ -220,6 +295,8 @@ int bpe_encode(const struct bpe *m, struct bpe_work *w, const char *s, size_t n,
     }
     if ((rc = reserve(w, n)))
         return rc;
+    w->s = s;
+    w->n = n;
     int32_t k = first_symbols(m, w, (const uint8_t *)s, n);
     if (!k)
         return 0;

@@ -2,17 +2,17 @@
 #include <string.h>
 
 #include "token/model.h"
-#include "token/nfc.h"
 
 struct encoder {
     const struct tokenizer *t;
     enum added mode;
     struct ids *out;
     struct err *e;
-    struct text norm;
+    struct text norm[2], shape[2];
     struct pretok_work pieces;
     struct bpe_work merges;
-    const char *s; // text that the pieces' offsets count from
+    const char *s;     // text that the pieces' offsets count from
+    const char *start; // where the whole text starts, if what is under way holds that
 };
 
 static int no_memory(struct encoder *x)
@@ -28,8 +28,11 @@ static int on_piece(void *ud, size_t from, size_t to)
 
 static int encode_plain(struct encoder *x, const struct view *v)
 {
-    x->s = v->s;
-    return pretok_run(&x->t->pretok, &x->pieces, v->s, v->n, on_piece, x, x->e);
+    struct view shaped;
+    if (norm_run(&x->t->shape, x->shape, v, v->s == x->start, &shaped))
+        return no_memory(x);
+    x->s = shaped.s;
+    return pretok_run(&x->t->pretok, &x->pieces, shaped.s, shaped.n, on_piece, x, x->e);
 }
 
 /* Cuts v at the matches of one set; what lies between goes on to `rest`. */
@@ -60,15 +63,11 @@ static int encode_between(struct encoder *x, const struct added_set *set, const 
 
 static int encode_normalized(struct encoder *x, const struct view *v)
 {
-    struct view norm = *v;
-    if (x->t->nfc) {
-        text_clear(&x->norm);
-        int rc = nfc_normalize(&x->norm, v);
-        if (rc < 0 || x->norm.is_full)
-            return no_memory(x);
-        if (rc)
-            norm = text_view(&x->norm);
-    }
+    bool is_first = !v->base;
+    struct view norm;
+    if (norm_run(&x->t->norm, x->norm, v, is_first, &norm))
+        return no_memory(x);
+    x->start = is_first ? norm.s : NULL;
     return encode_between(x, &x->t->normalized, &norm, encode_plain);
 }
 
@@ -88,7 +87,10 @@ static int encode_view(const struct tokenizer *t, const struct view *v, enum add
     if (rc)
         out->n = before;
     text_free(&repaired);
-    text_free(&x.norm);
+    for (int i = 0; i < 2; i++) {
+        text_free(&x.norm[i]);
+        text_free(&x.shape[i]);
+    }
     pretok_work_free(&x.pieces);
     bpe_work_free(&x.merges);
     return rc;

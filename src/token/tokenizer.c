@@ -7,8 +7,8 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "format/gguf.h"
 #include "token/model.h"
-#include "token/nfc.h"
 
 /* Files list merges in the order of the tokens they make: the one after the last merge's is nearly always
  * right, and lies in the cache. */
@@ -31,13 +31,15 @@ int model_add_merge(struct tokenizer *t, const char *a, size_t n_a, const char *
     if (!both)
         return err_set(e, ERR_NOMEM, "no memory for merge %d", (int)number);
     char *bytes = both + n_a + n_b;
+    enum token_kind kind_a, kind_b;
     memcpy(both, a, n_a);
     memcpy(both + n_a, b, n_b);
-    int64_t m_a = alphabet_decode(a, n_a, bytes), m_b = m_a < 0 ? -1 : alphabet_decode(b, n_b, bytes + m_a);
-    if (m_b >= 0) {
-        left = vocab_find(&t->vocab, bytes, (size_t)m_a, TOKEN_BYTES);
-        right = vocab_find(&t->vocab, bytes + m_a, (size_t)m_b, TOKEN_BYTES);
-        into = find_made(&t->vocab, bytes, (size_t)(m_a + m_b), t->bpe.last_into);
+    size_t m_a = vocab_decode(&t->vocab, a, n_a, bytes, &kind_a),
+           m_b = vocab_decode(&t->vocab, b, n_b, bytes + m_a, &kind_b);
+    if (kind_a == TOKEN_BYTES && kind_b == TOKEN_BYTES) {
+        left = vocab_find(&t->vocab, bytes, m_a, TOKEN_BYTES);
+        right = vocab_find(&t->vocab, bytes + m_a, m_b, TOKEN_BYTES);
+        into = find_made(&t->vocab, bytes, m_a + m_b, t->bpe.last_into);
     } else {
         left = vocab_find_written(&t->vocab, a, n_a);
         right = vocab_find_written(&t->vocab, b, n_b);
@@ -72,32 +74,54 @@ int model_add_token(struct tokenizer *t, const char *s, size_t n, int64_t id, co
         return rc;
     token.id = (int32_t)id;
     t->vocab.flags[id] |= TOKEN_IS_ADDED | (token.is_special ? TOKEN_IS_SPECIAL : 0);
-    if (!token.normalized || !t->nfc)
-        return added_add(token.normalized ? &t->normalized : &t->raw, s, n, &token, e);
+    if (!token.normalized)
+        return added_add(&t->raw, s, n, &token, e);
     struct region all = {n, true};
-    struct view v = {.s = s, .n = n, .r = &all, .n_r = 1};
-    struct text norm = {0};
-    rc = nfc_normalize(&norm, &v);
-    if (rc < 0 || norm.is_full)
+    struct view v = {.s = s, .n = n, .r = &all, .n_r = 1}, norm;
+    struct text work[2] = {{0}};
+    if (norm_run(&t->norm, work, &v, false, &norm))
         rc = err_set(e, ERR_NOMEM, "no memory for an added token of %zu bytes", n);
-    else if (rc)
-        rc = added_add(&t->normalized, norm.s, norm.n, &token, e);
     else
-        rc = added_add(&t->normalized, s, n, &token, e);
-    text_free(&norm);
+        rc = added_add(&t->normalized, norm.s, norm.n, &token, e);
+    if (!rc && norm.s != s) // shown as it is sought, which is what the reference does
+        rc = vocab_add(&t->vocab, norm.s, norm.n, id, TOKEN_ADDED, e);
+    text_free(&work[0]);
+    text_free(&work[1]);
     return rc;
+}
+
+static const char SPACE_MARK[] = "\xE2\x96\x81"; // U+2581
+
+int model_spaces(struct tokenizer *t, enum spaces spaces, struct err *e)
+{
+    int rc = norm_add(&t->norm, NORM_REPLACE, " ", 1, SPACE_MARK, 3, e);
+    t->decoding = (struct decoding){.n_from = 3, .to = " ", .n_to = 1, .strip = " ", .n_strip = 1};
+    memcpy(t->decoding.from, SPACE_MARK, 3);
+    if (rc || spaces != SPACES_PREFIXED)
+        return rc;
+    t->decoding.max_strip = 1;
+    return norm_add(&t->norm, NORM_PREPEND, NULL, 0, SPACE_MARK, 3, e);
 }
 
 int model_finish(struct tokenizer *t, const char *pattern, struct err *e)
 {
+    struct buf b;
     if (t->vocab.max_id < 0)
         return err_set(e, ERR_FORMAT, "the vocabulary is empty");
-    snprintf(t->kind, sizeof t->kind, "byte-level BPE, %s%s%s", pattern ? pattern : "its own", " pattern",
-             t->nfc ? ", NFC" : "");
+    buf_init(&b, sizeof t->kind);
+    buf_str(&b, t->vocab.form == FORM_ALPHABET ? "byte-level BPE" : "BPE over characters");
+    if (t->bpe.by_char && t->bpe.byte_fallback)
+        buf_str(&b, " with byte fallback (SentencePiece style)");
+    if (t->pretok.n)
+        buf_fmt(&b, ", %s pattern", pattern ? pattern : "its own");
+    if (norm_has(&t->norm, NORM_NFC))
+        buf_str(&b, ", NFC");
+    snprintf(t->kind, sizeof t->kind, "%s", buf_cstr(&b));
+    buf_free(&b);
     return bpe_finish(&t->bpe) ? err_set(e, ERR_NOMEM, "no memory for %d tokens", t->vocab.n_ids) : 0;
 }
 
-/* tokenizer.json and, beside it, tokenizer_config.json. */
+/* tokenizer.json or tekken.json and, beside it, tokenizer_config.json. */
 static int open_json(struct tokenizer *t, const char *path, struct err *e)
 {
     char *text = NULL;
@@ -117,6 +141,16 @@ static int open_json(struct tokenizer *t, const char *path, struct err *e)
     return rc;
 }
 
+static int open_gguf(struct tokenizer *t, const char *path, struct err *e)
+{
+    struct gguf *g = NULL;
+    int rc = gguf_open(&g, path, e);
+    if (!rc && (rc = load_gguf(t, g, e)))
+        err_prefix(e, "%s", path);
+    gguf_close(g);
+    return rc;
+}
+
 static bool is_gguf(const char *path)
 {
     char magic[4] = {0};
@@ -127,29 +161,43 @@ static bool is_gguf(const char *path)
     return yes;
 }
 
+/* The first of these counts. */
+static const char *const files[] = {"tokenizer.json", "tekken.json", "tokenizer.model"};
+enum { N_FILES = sizeof files / sizeof *files, FILE_SPM = N_FILES - 1 };
+
+static char *find_file(const char *dir, int *which)
+{
+    for (*which = 0; *which < N_FILES; ++*which) {
+        char *path = path_join(dir, files[*which]);
+        if (file_exists(path))
+            return path;
+        free(path);
+    }
+    return NULL;
+}
+
 static int open_folder(struct tokenizer *t, const char *dir, struct err *e)
 {
-    char *json = path_join(dir, "tokenizer.json"), *spm = path_join(dir, "tokenizer.model");
-    int rc;
-    if (file_exists(json))
-        rc = open_json(t, json, e);
-    else if (file_exists(spm))
+    int which, rc;
+    char *path = find_file(dir, &which);
+    if (!path)
+        return err_set(e, ERR_IO, "%s: this folder has no tokenizer.json", dir);
+    if (which == FILE_SPM)
         rc = err_set(e, ERR_UNSUPPORTED,
                      "%s: unsupported tokenizer: tokenizer.model (SentencePiece), no tokenizer.json", dir);
     else
-        rc = err_set(e, ERR_IO, "%s: this folder has no tokenizer.json", dir);
-    free(json);
-    free(spm);
+        rc = open_json(t, path, e);
+    free(path);
     return rc;
 }
 
 bool tokenizer_present(const char *path)
 {
-    char *json = path_join(path, "tokenizer.json"), *spm = path_join(path, "tokenizer.model");
-    bool found = !file_is_dir(path) || file_exists(json) || file_exists(spm);
-    free(json);
-    free(spm);
-    return found;
+    int which;
+    if (!file_is_dir(path))
+        return true;
+    free(find_file(path, &which));
+    return which < N_FILES;
 }
 
 static struct tokenizer *new_empty(void)
@@ -193,7 +241,7 @@ int tokenizer_open(struct tokenizer **out, const char *path, struct err *e)
     if (file_is_dir(path))
         rc = open_folder(t, path, e);
     else if (is_gguf(path))
-        rc = load_gguf(t, path, e);
+        rc = open_gguf(t, path, e);
     else
         rc = open_json(t, path, e);
     if (rc) {

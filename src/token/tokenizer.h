@@ -12,8 +12,9 @@
 
 struct tokenizer;
 
-/* path: a model folder, a tokenizer.json or a GGUF file. Byte-level BPE with the pre-tokenizers of Qwen2/3,
- * Qwen3.5, Llama 3 and SmolLM2; other families are refused as unsupported, by name. */
+/* path: a model folder, a tokenizer.json, a tekken.json or a GGUF file. BPE over bytes (GPT-2, Qwen, Llama 3, DeepSeek,
+ * gpt-oss, Tekken, ...) or over characters with byte fallback (Llama 2, Mistral, Gemma); steps are read from the file.
+ * What isn't known (Unigram, WordPiece, a step, a pre-tokenizer's name) is refused as unsupported, by name. */
 MUST_CHECK int tokenizer_open(struct tokenizer **t, const char *path, struct err *e);
 /* For packages that hold no tokenizer at all: ids 0 to 255 are bytes. */
 MUST_CHECK int tokenizer_open_bytes(struct tokenizer **t, struct err *e);
@@ -69,12 +70,17 @@ MUST_CHECK int tokenizer_encode_spans(const struct tokenizer *t, const struct sp
 struct detok {
     const struct tokenizer *t;
     bool skip_special; // skip added tokens flagged special
-    bool started;      // some text was produced (a family may strip the very first space)
+    bool started;      // the first token was shown
+    int may_strip;     // spaces that a family takes off the front of the whole text
     uint8_t pending[4];
     int n_pending;
 };
 void detok_init(struct detok *d, const struct tokenizer *t, bool skip_special);
 void detok_add(struct detok *d, int32_t id, struct buf *out); // an id that doesn't exist gives U+FFFD
 void detok_flush(struct detok *d, struct buf *out);
+/* The whole text at once, as the reference library has it. The pieces of a stream joined differ from it in one case: a
+ * run of byte-fallback tokens that isn't valid as a whole becomes one U+FFFD a byte here, which nobody can know before
+ * the run has ended. */
+void detok_whole(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out);
 
 #endif

@@ -160,7 +160,8 @@ static int char_to_byte(int32_t cp)
     return k <= 32 ? k : k <= 66 ? 127 + (k - 33) : 173;
 }
 
-int64_t alphabet_decode(const char *s, size_t n, char *out)
+/* Returns the bytes written to out (at most n), -1 if a character lies outside. */
+static int64_t alphabet_decode(const char *s, size_t n, char *out)
 {
     char *w = out;
     for (size_t i = 0; i < n;) {
@@ -174,15 +175,40 @@ int64_t alphabet_decode(const char *s, size_t n, char *out)
     return w - out;
 }
 
+static int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
+
+size_t vocab_decode(const struct vocab *v, const char *s, size_t n, char *out, enum token_kind *kind)
+{
+    if (v->form == FORM_ALPHABET) {
+        int64_t m = alphabet_decode(s, n, out);
+        *kind = m < 0 ? TOKEN_RAW : TOKEN_BYTES;
+        if (m >= 0)
+            return (size_t)m;
+    } else {
+        bool is_byte = v->form == FORM_FALLBACK && n == 6 && !memcmp(s, "<0x", 3) && s[5] == '>' &&
+                       hex_digit(s[3]) >= 0 && hex_digit(s[4]) >= 0;
+        *kind = is_byte ? TOKEN_FALLBACK : TOKEN_BYTES;
+        if (is_byte) {
+            *out = (char)(hex_digit(s[3]) << 4 | hex_digit(s[4]));
+            return 1;
+        }
+    }
+    memcpy(out, s, n);
+    return n;
+}
+
+enum token_kind vocab_kind(const struct vocab *v, int32_t id) { return (enum token_kind)v->tok[v->by_id[id]].kind; }
+
 enum { SMALL = 512 }; // nearly every entry fits; the few longer ones are decoded on the heap
 
 int vocab_add_written(struct vocab *v, const char *s, size_t n, int64_t id, struct err *e)
 {
     char small[SMALL], *big = n > SMALL ? malloc(n) : NULL, *out = big ? big : small;
+    enum token_kind kind;
     if (n > SMALL && !big)
         return err_set(e, ERR_NOMEM, "no memory for a token of %zu bytes", n);
-    int64_t m = alphabet_decode(s, n, out);
-    int rc = m < 0 ? vocab_add(v, s, n, id, TOKEN_RAW, e) : vocab_add(v, out, (size_t)m, id, TOKEN_BYTES, e);
+    size_t m = vocab_decode(v, s, n, out, &kind);
+    int rc = vocab_add(v, out, m, id, kind, e);
     free(big);
     return rc;
 }
@@ -190,10 +216,11 @@ int vocab_add_written(struct vocab *v, const char *s, size_t n, int64_t id, stru
 int32_t vocab_find_written(const struct vocab *v, const char *s, size_t n)
 {
     char small[SMALL], *big = n > SMALL ? malloc(n) : NULL, *out = big ? big : small;
+    enum token_kind kind;
     if (n > SMALL && !big)
         return -1;
-    int64_t m = alphabet_decode(s, n, out);
-    int32_t id = m < 0 ? vocab_find(v, s, n, TOKEN_RAW) : vocab_find(v, out, (size_t)m, TOKEN_BYTES);
+    size_t m = vocab_decode(v, s, n, out, &kind);
+    int32_t id = vocab_find(v, out, m, kind);
     free(big);
     return id;
 }

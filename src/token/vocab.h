@@ -16,9 +16,17 @@ enum {
 
 /* Contents of different kinds never meet: text that spells an added token must not find it by its bytes. */
 enum token_kind {
-    TOKEN_BYTES, // bytes, undone from the byte-level alphabet
-    TOKEN_RAW,   // a vocabulary entry outside that alphabet: no text produces it
-    TOKEN_ADDED, // an added token's literal content
+    TOKEN_BYTES,    // what a text spells: bytes (undone from the byte-level alphabet) or characters
+    TOKEN_RAW,      // a vocabulary entry outside that alphabet: no text produces it
+    TOKEN_FALLBACK, // one byte of a character that has no token
+    TOKEN_ADDED,    // an added token's literal content
+};
+
+/* How a file writes its entries. */
+enum vocab_form {
+    FORM_ALPHABET, // one printable character a byte
+    FORM_TEXT,     // as they are
+    FORM_FALLBACK, // as they are, but <0xNN> is the byte NN
 };
 
 enum { TOKEN_IS_ADDED = 1, TOKEN_IS_SPECIAL = 2 }; // flags by id
@@ -30,6 +38,7 @@ struct token {
 };
 
 struct vocab {
+    enum vocab_form form; // set before the first entry
     char *blob;
     size_t n_blob, cap_blob;
     struct token *tok;
@@ -53,12 +62,12 @@ MUST_CHECK int vocab_reserve(struct vocab *v, size_t n_tokens); // 0 or ERR_NOME
 int32_t vocab_find(const struct vocab *v, const char *s, size_t n, enum token_kind kind); // -1: absent
 bool vocab_bytes(const struct vocab *v, int32_t id, const char **s, size_t *n);
 
+enum token_kind vocab_kind(const struct vocab *v, int32_t id); // of an id that exists
 
-/* Undoes the byte-level alphabet. Returns the bytes written to out (at most n), -1 if a character lies
- * outside. */
-int64_t alphabet_decode(const char *s, size_t n, char *out);
+/* Undoes the file's way of writing. Returns the bytes written to out (at most n). */
+size_t vocab_decode(const struct vocab *v, const char *s, size_t n, char *out, enum token_kind *kind);
 
-/* A vocabulary entry as written in a file: in the alphabet if it can be, else raw. */
+/* A vocabulary entry as written in a file. */
 MUST_CHECK int vocab_add_written(struct vocab *v, const char *s, size_t n, int64_t id, struct err *e);
 int32_t vocab_find_written(const struct vocab *v, const char *s, size_t n); // -1: absent
 

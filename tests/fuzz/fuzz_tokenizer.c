@@ -1,5 +1,5 @@
-/* Input: a text, and a tokenizer.json after the first zero byte. With a tokenizer that opens, the text must
- * go through every mode, and what comes out must be ids that exist. Without one, a fixed small tokenizer
+/* Input: a text, and a tokenizer.json, a tekken.json or a GGUF after the first zero byte. With a tokenizer that opens,
+ * the text must go through every mode, and what comes out must be ids that exist. Without one, a fixed small tokenizer
  * takes it. */
 #include <stdbool.h>
 #include <stdint.h>
@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "format/gguf.h"
 #include "token/model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -19,7 +20,20 @@ static const char SMALL[] =
     "\"\xC3\x8C\":3,\"\xC4\xA3\":4,\"e\":5,\"aba\":6,\"\xC4\xA0\":7},"
     "\"merges\":[\"a b\",\"ab a\"]}}";
 
-static struct tokenizer *open_json_text(const char *s, size_t n)
+static int load(struct tokenizer *t, const char *s, size_t n, struct err *e)
+{
+    struct gguf *g;
+    if (n < 4 || memcmp(s, "GGUF", 4))
+        return load_json(t, s, n, e);
+    int rc = gguf_open_bytes(&g, s, n, "input", e);
+    if (!rc) {
+        rc = load_gguf(t, g, e);
+        gguf_close(g);
+    }
+    return rc;
+}
+
+static struct tokenizer *open_text(const char *s, size_t n)
 {
     struct tokenizer *t = calloc(1, sizeof *t);
     struct err e = {0};
@@ -28,7 +42,7 @@ static struct tokenizer *open_json_text(const char *s, size_t n)
     vocab_init(&t->vocab);
     added_init(&t->raw);
     added_init(&t->normalized);
-    if (!load_json(t, s, n, &e))
+    if (!load(t, s, n, &e))
         return t;
     if (!e.code || !*e.msg)
         abort(); // refused without a sentence
@@ -60,6 +74,7 @@ static void use(const struct tokenizer *t, const char *s, size_t n)
         detok_add(&d, ids.v[i], &out);
     }
     detok_flush(&d, &out);
+    detok_whole(t, ids.v, ids.n, n & 1, &out);
     buf_free(&out);
     ids_free(&ids);
 }
@@ -67,11 +82,11 @@ static void use(const struct tokenizer *t, const char *s, size_t n)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct tokenizer *fixed;
-    if (!fixed && !(fixed = open_json_text(SMALL, sizeof SMALL - 1)))
+    if (!fixed && !(fixed = open_text(SMALL, sizeof SMALL - 1)))
         abort();
     const uint8_t *zero = size ? memchr(data, 0, size) : NULL;
     size_t n = zero ? (size_t)(zero - data) : size;
-    struct tokenizer *t = zero ? open_json_text((const char *)zero + 1, size - n - 1) : NULL;
+    struct tokenizer *t = zero ? open_text((const char *)zero + 1, size - n - 1) : NULL;
     use(t ? t : fixed, (const char *)data, n);
     tokenizer_close(t);
     return 0;

@@ -168,6 +168,33 @@ class Check:
             name = os.path.basename(file)[:-len(".json")]
             if self.match in name:
                 self.big_vocabulary(name, json.load(open(file)))
+        golden = json.load(open(f"{HERE}/schemes.json"))
+        for scheme in golden["schemes"]:
+            if self.match not in scheme["name"]:
+                continue
+            if "file" in scheme:
+                self.scheme(scheme, f"{HERE}/{scheme['file']}")
+                continue
+            scheme["tokenizer"]["model"].update(golden["vocabularies"][scheme["vocabulary"]])
+            with tempfile.TemporaryDirectory() as folder:
+                with open(folder + "/tokenizer.json", "w", encoding="utf-8") as f:
+                    json.dump(scheme["tokenizer"], f)
+                self.scheme(scheme, folder)
+
+    def scheme(self, scheme, path):
+        name = scheme["name"]
+        requests = [{k: c[k] for k in ("text", "hex", "added") if k in c} for c in scheme["encode"]]
+        answers = self.ask(f"tokenizer {name}", ["tokenize", path], requests)
+        if answers is not None:
+            wrong = [f"{r} want {c['ids'][:12]} got {str(a)[:100]}"
+                     for r, c, a in zip(requests, scheme["encode"], answers) if a.get("ids") != c["ids"]]
+            self.report_cases(f"tokenizer {name}", wrong, len(requests))
+        requests = [{k: c[k] for k in ("ids", "skip_special")} for c in scheme["decode"]]
+        answers = self.ask(f"detokenize {name}", ["detokenize", path], requests)
+        if answers is not None:
+            wrong = [f"{c['ids'][:8]} want {c['text']!r:.80} got {a.get('text')!r:.80}"
+                     for c, a in zip(scheme["decode"], answers) if a.get("text") != c["text"]]
+            self.report_cases(f"detokenize {name}", wrong, len(requests))
 
     def small_vocabulary(self, name, folder):
         cases = json.load(open(folder + "/expect/tokenizer.json"))["encode"]

@@ -321,9 +321,7 @@ static void test_refusals(void **state)
     refuse("", ERR_FORMAT, "JSON");
     refuse("[]", ERR_FORMAT, "object");
     refuse("{" BL "\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", ERR_UNSUPPORTED, "Unigram");
-    refuse("{" BL MODEL("\"byte_fallback\":true,\"vocab\":{},\"merges\":[]") "}", ERR_UNSUPPORTED,
-           "byte fallback");
-    refuse("{" BPE "}", ERR_UNSUPPORTED, "ByteLevel");
+    refuse("{" BPE "}", ERR_UNSUPPORTED, "without a decoder");
     refuse("{\"normalizer\":{\"type\":\"Lowercase\"}," BL BPE "}", ERR_UNSUPPORTED, "Lowercase");
     refuse("{" BL MODEL("\"vocab\":{},\"merges\":[]") "}", ERR_FORMAT, "empty");
     refuse("{" BL MODEL("\"vocab\":{\"a\":-1},\"merges\":[]") "}", ERR_FORMAT, "id");
@@ -341,6 +339,85 @@ static void test_refusals(void **state)
     e = (struct err){0};
     assert_int_equal(tokenizer_open(&t, "tests", &e), ERR_IO);
     assert_non_null(strstr(e.msg, "no tokenizer.json"));
+}
+
+/* Each member of the wrong type is named, with what was expected. */
+static void test_wrong_types(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *part;
+    } cases[] = {
+        {"\"x\"", "is a string, expected an object"},
+        {"{\"model\":3}", "model is a number, expected an object"},
+        {"{" BL "\"added_tokens\":\"none\"," BPE "}", "added_tokens is a string, expected an array"},
+        {"{" BL "\"added_tokens\":[3]," BPE "}", "added token is a number"},
+        {"{" BL "\"added_tokens\":[{\"id\":\"3\",\"content\":\"x\"}]," BPE "}", "added token.id is a string"},
+        {"{" BL "\"added_tokens\":[{\"id\":3,\"content\":null}]," BPE "}", "lacks its content"},
+        {"{" BL "\"added_tokens\":[{\"id\":3,\"content\":\"x\",\"special\":\"yes\"}]," BPE "}",
+         "special is a string, expected true or false"},
+        {"{" BL "\"normalizer\":\"NFC\"," BPE "}", "normalizer is a string"},
+        {"{" BL "\"normalizer\":{\"type\":7}," BPE "}", "normalizer.type is a number"},
+        {"{" BL "\"normalizer\":{\"type\":\"Sequence\"}," BPE "}", "no normalizers"},
+        {"{" BL "\"normalizer\":{\"type\":\"Replace\",\"pattern\":\" \",\"content\":\"\"}," BPE "}", "normalizer.pattern is a string"},
+        {"{" BL "\"normalizer\":{\"type\":\"Prepend\"}," BPE "}", "normalizer.prepend is missing"},
+        {"{\"pre_tokenizer\":[]," BPE "}", "pre_tokenizer is an array"},
+        {"{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"use_regex\":1}," BPE "}", "use_regex is a number"},
+        {"{" BL "\"decoder\":true," BPE "}", "decoder is true"},
+        {"{" BL "\"post_processor\":[]," BPE "}", "post_processor is an array"},
+        {"{" BL MODEL("\"vocab\":[],\"merges\":[]") "}", "model.vocab is an array"},
+        {"{" BL MODEL("\"vocab\":{\"a\":0},\"merges\":{}") "}", "model.merges is an object"},
+        {"{" BL MODEL("\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":0") "}", "model.unk_token is a number"},
+        {"{" BL MODEL("\"vocab\":{\"a\":0},\"merges\":[],\"ignore_merges\":\"no\"") "}", "model.ignore_merges is a string"},
+        {"{" BL "\"model\":{\"type\":0}}", "model.type is a number"},
+        {"{\"config\":{\"pattern\":1},\"vocab\":[]}", "config.pattern is a number"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refuse(cases[i].json, ERR_FORMAT, cases[i].part);
+    refuse("{" BL "\"decoder\":{\"type\":\"WordPiece\"}," BPE "}", ERR_UNSUPPORTED, "WordPiece");
+    refuse("{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}," BPE "}", ERR_UNSUPPORTED, "BertPreTokenizer");
+}
+
+/* Text can't spell a control token, even where the file has merges that lead to one. */
+static void test_control_tokens_are_not_merged(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct tokenizer *t = open_small("\"added_tokens\":[{\"id\":8,\"content\":\"abc\",\"special\":true}],", "\"ignore_merges\":true,", &e);
+    assert_non_null(t);
+    expect(t, "abc", ADDED_NONE, "0 7");
+    expect(t, "abc", ADDED_TEXT, "0 7");
+    expect(t, "abc", ADDED_ALL, "8");
+    tokenizer_close(t);
+}
+
+#define TEKKEN(vocab, special)                                                                              \
+    "{\"config\":{\"pattern\":\"\\\\p{L}+|\\\\s+|.\",\"default_vocab_size\":8,\"default_num_special_tokens\":4},"    \
+    "\"vocab\":[" vocab "]" special "}"
+#define TOK(rank, bytes) "{\"rank\":" rank ",\"token_bytes\":\"" bytes "\"}"
+#define LETTERS TOK("0", "YQ==") "," TOK("1", "Yg==") "," TOK("2", "IA==") "," TOK("3", "YWI=")
+
+static void test_tekken(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct tokenizer *t = open_text(
+        TEKKEN(LETTERS "," TOK("9", "eg=="), ",\"special_tokens\":[{\"rank\":1,\"token_str\":\"<s>\"},{\"rank\":3,\"token_str\":\"[A]\"}]"), &e);
+    assert_non_null(t);
+    expect(t, "ab a", ADDED_NONE, "7 6 4");
+    expect(t, "<s>[A]aab", ADDED_ALL, "1 3 4 7"); // the lowest rank merges first
+    expect(t, "<SPECIAL_0>b", ADDED_ALL, "0 5");
+    assert_int_equal(tokenizer_specials(t).bos, 1);
+    assert_true(tokenizer_specials(t).add_bos && tokenizer_is_special(t, 3) && tokenizer_n_tokens(t) == 8);
+    tokenizer_close(t);
+    t = open_text(TEKKEN(LETTERS, ""), &e); // the first files don't list their control tokens
+    expect(t, "<s>[INST]", ADDED_ALL, "1 3");
+    tokenizer_close(t);
+    refuse(TEKKEN(TOK("0", "YQ=="), ""), ERR_FORMAT, "expected 8");
+    refuse(TEKKEN(TOK("0", "Y!=="), ""), ERR_FORMAT, "base64");
+    refuse(TEKKEN(TOK("0", "YQ"), ""), ERR_FORMAT, "base64");
+    refuse(TEKKEN(TOK("-1", "YQ=="), ""), ERR_FORMAT, "vocab.rank");
+    refuse(TEKKEN(LETTERS, ",\"special_tokens\":[{\"rank\":4,\"token_str\":\"x\"}]"), ERR_FORMAT, "special_tokens.rank");
 }
 
 /* A pattern that backtracks without end stops at the limit, with a sentence. */
@@ -366,7 +443,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_merges),   cmocka_unit_test(test_added),    cmocka_unit_test(test_spans),
         cmocka_unit_test(test_demo),     cmocka_unit_test(test_long),     cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_hostile_pattern),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_wrong_types), cmocka_unit_test(test_control_tokens_are_not_merged),
+        cmocka_unit_test(test_tekken),   cmocka_unit_test(test_hostile_pattern),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
