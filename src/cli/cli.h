@@ -16,6 +16,7 @@ int cmd_try(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_pull(int argc, char **argv);
+int cmd_quantize(int argc, char **argv);
 int cmd_list(int argc, char **argv);
 int cmd_rm(int argc, char **argv);
 int cmd_probe(int argc, char **argv);

@@ -13,6 +13,7 @@ static const struct verb verbs[] = {
     {"pull", "hf:ORG/NAME [--quant Q]", "download a model", cmd_pull},
     {"list", "", "the models on this machine", cmd_list},
     {"rm", "NAME", "delete a model that was pulled", cmd_rm},
+    {"quantize", "SRC DST [--bits 4|8|mixed]", "fewer bits a weight, measured", cmd_quantize},
     {"probe", "VERB ...", "scriptable access to each layer", cmd_probe},
 };
 
