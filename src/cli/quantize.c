@@ -30,9 +30,13 @@ static void print(const struct quantize_report *r, const char *dst, bool json)
     const struct agreement *a = &r->agreement;
     char size[32], from[32];
     if (json) {
-        printf("{\"path\":\"%s\",\"bits_per_weight\":%.4f,\"bytes\":%llu,\"source_bytes\":%llu,\"quantized_tensors\":%d,\"kept_tensors\":%d,\"resumed_tensors\":%d,"
+        struct buf b;
+        buf_init(&b, 1 << 16);
+        json_write_str(&b, dst, strlen(dst));
+        printf("{\"path\":%s,\"bits_per_weight\":%.4f,\"bytes\":%llu,\"source_bytes\":%llu,\"quantized_tensors\":%d,\"kept_tensors\":%d,\"resumed_tensors\":%d,"
                "\"tokens\":%d,\"top1_agreement\":%.6f,\"kl_mean\":%.8f,\"kl_999\":%.8f}\n",
-               dst, r->bpw, (unsigned long long)r->dst_bytes, (unsigned long long)r->src_bytes, r->n_quantized, r->n_kept, r->n_resumed, a->n, a->top1, a->kl, a->kl_999);
+               buf_cstr(&b), r->bpw, (unsigned long long)r->dst_bytes, (unsigned long long)r->src_bytes, r->n_quantized, r->n_kept, r->n_resumed, a->n, a->top1, a->kl, a->kl_999);
+        buf_free(&b);
         return;
     }
     printf("%s\n", dst);

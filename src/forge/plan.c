@@ -39,8 +39,7 @@ static struct plan_target *add(struct plan *p, const char *name, size_t n_name, 
     p->target = xrealloc(p->target, (size_t)(p->n + 1) * sizeof *p->target);
     struct plan_target *t = &p->target[p->n++];
     *t = (struct plan_target){.name = xmalloc(n_name + strlen(end) + 1), .kl = -1};
-    memcpy(t->name, name, n_name);
-    strcpy(t->name + n_name, end);
+    snprintf(t->name, n_name + strlen(end) + 1, "%.*s%s", (int)n_name, name, end);
     return t;
 }
 
@@ -90,8 +89,8 @@ static void add_single_experts(struct plan *p, const struct package *pkg, int in
     const char *rest;
     if (expert_of(w->name, &base, &rest) != 0)
         return;
-    char *end = xmalloc(strlen(rest) + 16);
-    sprintf(end, "switch_mlp%s", rest);
+    char end[1200];
+    snprintf(end, sizeof end, "switch_mlp%s", rest);
     struct plan_target *t = add(p, w->name, base, end);
     t->ndim = 3;
     t->ne[1] = w->ne[0], t->ne[2] = w->ne[1];
@@ -107,7 +106,6 @@ static void add_single_experts(struct plan *p, const struct package *pkg, int in
         add_part(t, at, 0, w->ne[0]);
         t->ne[0]++;
     }
-    free(end);
 }
 
 int plan_make(struct plan *p, const struct package *pkg, int bits, int group, struct err *e)

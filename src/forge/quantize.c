@@ -212,7 +212,7 @@ static int choose_bits(struct job *j, const char *key, struct err *e)
 static void shard_name(const struct plan *p, int shard, char out[64])
 {
     if (p->n_shards == 1)
-        strcpy(out, "model.safetensors");
+        snprintf(out, 64, "model.safetensors");
     else
         snprintf(out, 64, "model-%05d-of-%05d.safetensors", shard + 1, p->n_shards);
 }
@@ -598,6 +598,23 @@ static int run(struct job *j, struct err *e)
     return rc;
 }
 
+/* Half-written small files of a run that was killed. */
+static int sweep(const struct job *j, struct err *e)
+{
+    struct filelist l;
+    int rc = file_list(&l, j->dir, e);
+    if (rc)
+        return rc;
+    for (int i = 0; i < l.n && !rc; i++)
+        if (strstr(l.name[i], ".tmp.")) {
+            char *path = path_join(j->dir, l.name[i]);
+            rc = file_remove_tree(path, e);
+            free(path);
+        }
+    file_list_free(&l);
+    return rc;
+}
+
 static int finish(struct job *j, struct err *e)
 {
     static const char *const own[] = {"plan", "done", "sensitivity"};
@@ -628,13 +645,14 @@ int quantize_run(const struct quantize_options *o, struct quantize_report *r, st
     while (n > 1 && o->dst[n - 1] == '/')
         n--;
     j.dir = xmalloc(n + sizeof ".partial");
-    memcpy(j.dir, o->dst, n);
-    strcpy(j.dir + n, ".partial");
+    snprintf(j.dir, n + sizeof ".partial", "%.*s.partial", (int)n, o->dst);
     if (!rc)
         rc = file_make_dirs(j.dir, e);
     char *lock_path = path_join(j.dir, "lock");
     if (!rc && (rc = file_lock(lock_path, &lock, e)) == 1)
         rc = err_set(e, ERR_ARG, "%s: another foresay is writing it", o->dst);
+    if (!rc)
+        rc = sweep(&j, e);
     if (!rc)
         rc = run(&j, e);
     if (!rc) {
