@@ -68,6 +68,8 @@ $(B)/src/kernel/cpu/isa_avx2.o: ALL_CFLAGS += -mavx2 -mfma -mf16c
 # one, the scalar build takes an optimizing gcc with sanitizers many minutes.
 $(B)/src/kernel/cpu/%.o: CFLAGS_debug += -O2
 $(B)/src/kernel/cpu/isa_scalar.o: CFLAGS_debug += -O0
+# No fuzz target multiplies; instrumented, the kernels take clang a quarter of an hour.
+$(B)/src/kernel/cpu/isa_%.o: CFLAGS_fuzz := -O1
 $(B)/src/kernel/cpu/%.o: CFLAGS_release += -O3
 $(B)/tests/%.o: ALL_CFLAGS += $(TEST_CFLAGS)
 
