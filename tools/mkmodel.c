@@ -1,6 +1,7 @@
-/* Random-weight models of true shapes, for tests and benches: `mkmodel SHAPE FORMAT OUT`. Qwen3.5 dense hybrids
+/* Random-weight models of true shapes, for tests and benches: `mkmodel SHAPE FORMAT OUT`. Qwen3.5 hybrids
  * with an MTP head, as a Hugging Face folder (bf16), an MLX folder (mlx4: affine 4 bits in groups of 64) or a
- * GGUF file (q4_0), complete with a byte-level tokenizer and a ChatML template.
+ * GGUF file (q4_0), complete with a byte-level tokenizer and a ChatML template. Those with experts, in every layer
+ * and in the head, are written as mlx4 alone.
  *
  * Every value is drawn from Philox by (seed, tensor, index): a seed gives the same bytes everywhere, and tensors
  * are streamed to the file row by row. Quantized formats draw their codes directly, so the three formats of one
@@ -35,13 +36,16 @@ struct shape {
     int k_heads, v_heads, dk, dv, taps;
     int vocab, ctx;
     bool tied;
+    int experts, used, shared; // all, of a token, width of the shared one; ffn is the width of each. 0: an MLP
 };
 
 static const struct shape shapes[] = {
-    {"tiny", 4, 128, 256, 4, 2, 32, 2, 4, 32, 32, 4, 512, 8192, true},
-    {"thin-0.8B", 4, 1024, 3584, 8, 2, 256, 16, 16, 128, 128, 4, 248320, 262144, true},
-    {"thin-27B", 4, 5120, 17408, 24, 4, 256, 16, 48, 128, 128, 4, 248320, 262144, false},
-    {"0.8B", 24, 1024, 3584, 8, 2, 256, 16, 16, 128, 128, 4, 248320, 262144, true},
+    {"tiny", 4, 128, 256, 4, 2, 32, 2, 4, 32, 32, 4, 512, 8192, true, 0, 0, 0},
+    {"thin-0.8B", 4, 1024, 3584, 8, 2, 256, 16, 16, 128, 128, 4, 248320, 262144, true, 0, 0, 0},
+    {"tiny-moe", 4, 128, 64, 4, 2, 32, 2, 4, 32, 32, 4, 512, 8192, true, 12, 3, 128},
+    {"thin-35B-A3B", 4, 2048, 512, 16, 2, 256, 16, 32, 128, 128, 4, 248320, 262144, false, 256, 8, 512},
+    {"thin-27B", 4, 5120, 17408, 24, 4, 256, 16, 48, 128, 128, 4, 248320, 262144, false, 0, 0, 0},
+    {"0.8B", 24, 1024, 3584, 8, 2, 256, 16, 16, 128, 128, 4, 248320, 262144, true, 0, 0, 0},
 };
 
 enum format { BF16, MLX4, Q4_0 };
@@ -53,6 +57,7 @@ struct tensor {
     char hf[96], gguf[64]; // hf: without the prefix that says where the text model lies
     enum role role;
     int64_t out, in; // vectors: in = 1
+    int experts;     // whose matrices are stacked in out, 0: it is one matrix
     double std;
     uint64_t offset[3]; // weight, scales, biases
 };
@@ -234,6 +239,23 @@ static void list_gdn(struct job *j, const char *p, int b, double in_std, double 
     layer_tensor(j, p, b, "linear_attn.norm.weight", "ssm_norm.weight", PLAIN_NORM, s->dv, 1, 1);
 }
 
+static void list_experts(struct job *j, const char *p, int b, double in_std, double out_gain)
+{
+    const struct shape *s = &j->s;
+    int64_t H = s->hidden, all = (int64_t)s->experts * s->ffn;
+    layer_tensor(j, p, b, "mlp.gate.weight", "", MATRIX, s->experts, H, in_std);
+    layer_tensor(j, p, b, "mlp.shared_expert_gate.weight", "", MATRIX, 1, H, in_std);
+    layer_tensor(j, p, b, "mlp.shared_expert.gate_proj.weight", "", MATRIX, s->shared, H, in_std);
+    layer_tensor(j, p, b, "mlp.shared_expert.up_proj.weight", "", MATRIX, s->shared, H, in_std);
+    layer_tensor(j, p, b, "mlp.shared_expert.down_proj.weight", "", MATRIX, H, s->shared, out_gain / sqrt((double)s->shared));
+    int first = j->n;
+    layer_tensor(j, p, b, "mlp.switch_mlp.gate_proj.weight", "", MATRIX, all, H, in_std);
+    layer_tensor(j, p, b, "mlp.switch_mlp.up_proj.weight", "", MATRIX, all, H, in_std);
+    layer_tensor(j, p, b, "mlp.switch_mlp.down_proj.weight", "", MATRIX, s->experts * H, s->ffn, out_gain / sqrt((double)s->ffn));
+    for (int i = first; i < j->n; i++)
+        j->t[i].experts = s->experts;
+}
+
 static void list_layer(struct job *j, const char *p, int b, bool full, double out_gain)
 {
     const struct shape *s = &j->s;
@@ -245,6 +267,10 @@ static void list_layer(struct job *j, const char *p, int b, bool full, double ou
         list_attention(j, p, b, in_std, out_gain);
     else
         list_gdn(j, p, b, in_std, out_gain);
+    if (s->experts) {
+        list_experts(j, p, b, in_std, out_gain);
+        return;
+    }
     layer_tensor(j, p, b, "mlp.gate_proj.weight", "ffn_gate.weight", MATRIX, s->ffn, H, in_std);
     layer_tensor(j, p, b, "mlp.up_proj.weight", "ffn_up.weight", MATRIX, s->ffn, H, in_std);
     layer_tensor(j, p, b, "mlp.down_proj.weight", "ffn_down.weight", MATRIX, H, s->ffn, out_gain / sqrt((double)s->ffn));
@@ -521,11 +547,15 @@ static void tokenizer_json(struct buf *b)
 static void text_config(const struct job *j, struct buf *b)
 {
     const struct shape *s = &j->s;
-    buf_fmt(b, "{\"architectures\": [\"Qwen3_5ForCausalLM\"], \"model_type\": \"qwen3_5_text\", \"hidden_act\": \"silu\",\n"
+    const char *moe = s->experts ? "_moe" : "";
+    buf_fmt(b, "{\"architectures\": [\"Qwen3_5%sForCausalLM\"], \"model_type\": \"qwen3_5%s_text\", \"hidden_act\": \"silu\",\n"
                " \"attention_bias\": false, \"attn_output_gate\": true, \"dtype\": \"bfloat16\", \"rms_norm_eps\": 1e-06,\n"
-               " \"vocab_size\": %d, \"hidden_size\": %d, \"intermediate_size\": %d, \"num_hidden_layers\": %d,\n"
+               " \"vocab_size\": %d, \"hidden_size\": %d, \"%sintermediate_size\": %d, \"num_hidden_layers\": %d,\n"
                " \"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": %d, \"full_attention_interval\": %d,\n",
-            s->vocab, s->hidden, s->ffn, s->layers, s->heads, s->kv_heads, s->dim, interval_of(s));
+            s->experts ? "Moe" : "", moe, s->vocab, s->hidden, s->experts ? "moe_" : "", s->ffn, s->layers, s->heads, s->kv_heads, s->dim,
+            interval_of(s));
+    if (s->experts)
+        buf_fmt(b, " \"num_experts\": %d, \"num_experts_per_tok\": %d, \"shared_expert_intermediate_size\": %d,\n", s->experts, s->used, s->shared);
     buf_str(b, " \"layer_types\": [");
     for (int i = 0; i < s->layers; i++)
         buf_fmt(b, "%s\"%s\"", i ? ", " : "", is_full(s, i) ? "full_attention" : "linear_attention");
@@ -545,10 +575,10 @@ static void config_json(const struct job *j, struct buf *b)
         return;
     }
     static const char quant[] = "{\"group_size\": 64, \"bits\": 4, \"mode\": \"affine\"}";
-    buf_fmt(b, "{\"architectures\": [\"Qwen3_5ForConditionalGeneration\"], \"model_type\": \"qwen3_5\",\n"
+    buf_fmt(b, "{\"architectures\": [\"Qwen3_5%sForConditionalGeneration\"], \"model_type\": \"qwen3_5%s\",\n"
                "\"eos_token_id\": [%d, %d], \"tie_word_embeddings\": %s,\n\"quantization\": %s,\n"
                "\"quantization_config\": %s,\n\"text_config\": ",
-            IM_END, ENDOFTEXT, j->s.tied ? "true" : "false", quant, quant);
+            j->s.experts ? "Moe" : "", j->s.experts ? "_moe" : "", IM_END, ENDOFTEXT, j->s.tied ? "true" : "false", quant, quant);
     text_config(j, b);
     buf_str(b, "}\n");
 }
@@ -574,6 +604,15 @@ static void header_entry(struct buf *b, const char *name, const char *dtype, int
     *at += bytes;
 }
 
+/* A matrix or a stack of them, whose rows hold one element for `columns` of the model's. */
+static void matrix_entry(struct buf *b, const char *name, const char *dtype, const struct tensor *t, int columns, uint64_t *at, uint64_t bytes)
+{
+    if (t->experts)
+        header_entry(b, name, dtype, t->experts, t->out / t->experts, t->in / columns, at, bytes);
+    else
+        header_entry(b, name, dtype, t->out, t->in / columns, 0, at, bytes);
+}
+
 static void safetensors_header(const struct job *j, struct buf *b)
 {
     uint64_t at = 0;
@@ -592,11 +631,11 @@ static void safetensors_header(const struct job *j, struct buf *b)
             header_entry(b, name, dtype, t->out, t->in, 0, &at, 2 * n);
         } else {
             size_t stem = strlen(name) - strlen("weight");
-            header_entry(b, name, "U32", t->out, t->in / 8, 0, &at, n / 2);
+            matrix_entry(b, name, "U32", t, 8, &at, n / 2);
             snprintf(name + stem, sizeof name - stem, "scales");
-            header_entry(b, name, "BF16", t->out, t->in / GROUP, 0, &at, n / GROUP * 2);
+            matrix_entry(b, name, "BF16", t, GROUP, &at, n / GROUP * 2);
             snprintf(name + stem, sizeof name - stem, "biases");
-            header_entry(b, name, "BF16", t->out, t->in / GROUP, 0, &at, n / GROUP * 2);
+            matrix_entry(b, name, "BF16", t, GROUP, &at, n / GROUP * 2);
         }
     }
     buf_chr(b, '}');
@@ -835,7 +874,7 @@ static void write_gguf(struct job *j, const char *path)
 static int usage(void)
 {
     fprintf(stderr, "usage: mkmodel SHAPE FORMAT OUT [--seed N] [--agree] [--layers N] [--vocab N]\n"
-                    "  SHAPE   tiny, thin-0.8B, thin-27B, 0.8B\n"
+                    "  SHAPE   tiny, thin-0.8B, thin-27B, 0.8B; with experts, as mlx4 alone: tiny-moe, thin-35B-A3B\n"
                     "  FORMAT  bf16 or mlx4: OUT is a folder; q4_0: OUT is a .gguf file\n"
                     "  --agree  trunk and head always predict the same next token\n");
     return 2;
@@ -879,7 +918,7 @@ int main(int argc, char **argv)
     int f = 0;
     while (f < 3 && strcmp(word[1], formats[f]))
         f++;
-    if (!j.s.name || f == 3)
+    if (!j.s.name || f == 3 || (j.s.experts && f != MLX4))
         return usage();
     j.f = (enum format)f;
     j.seed = (uint64_t)seed;

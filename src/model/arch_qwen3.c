@@ -20,7 +20,7 @@ static int bind(struct model *m, struct err *e)
     struct decoder d;
     struct moe_params moe = {0};
     int64_t first_sliding = 0, step;
-    bool slides, has_experts = cfg_get(m->pkg, "num_experts") != NULL;
+    bool slides, has_experts = m->arch == &arch_qwen3_moe;
     if (decoder_read(m, &d, e) || cfg_bool_or(m->pkg, "use_sliding_window", false, &slides, e) ||
         cfg_int_or(m->pkg, "decoder_sparse_step", 1, MODEL_MAX_LAYERS, 1, &step, e) || (has_experts && moe_read(m, &moe, "num_experts_per_tok", false, e)))
         return e->code;

@@ -148,7 +148,7 @@ int qwen35_mlp_bind(struct model *m, struct mlp_layer *l, const char *key, struc
     int64_t inter;
     struct moe_params p;
     char mlp[48], name[96], gate[96];
-    if (!cfg_get(m->pkg, "num_experts"))
+    if (m->arch != &arch_qwen35_moe)
         return cfg_int(m->pkg, "intermediate_size", 1, 1 << 24, &inter, e) ? e->code : mlp_bind(m, l, key, inter, e);
     snprintf(mlp, sizeof mlp, "%smlp.", key);
     snprintf(name, sizeof name, "%sgate.weight", mlp);

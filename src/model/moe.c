@@ -17,8 +17,9 @@ static bool has(const struct model *m, const char *prefix, const char *name)
 static int bind_stack(struct model *m, const char *key, int n, int parts, int64_t out, int64_t in, struct moe_matrix **dst, struct err *e)
 {
     const struct weight *w = weights_find(m->pkg->weights, "%s", key);
-    if (w && w->ndim == 3 && w->ne[0] != n)
-        return err_set(e, ERR_FORMAT, "%s: tensor %.120s: expected %d experts, found %lld", w->file, w->name, n, (long long)w->ne[0]);
+    if (w && w->fmt != WF_OTHER && w->ndim == 3 && (w->ne[0] != n || w->ne[1] != parts * out || w->ne[2] != in))
+        return err_set(e, ERR_FORMAT, "%s: shape of tensor %.120s: expected [%d, %lld, %lld], found [%lld, %lld, %lld]", w->file, w->name, n,
+                       (long long)(parts * out), (long long)in, (long long)w->ne[0], (long long)w->ne[1], (long long)w->ne[2]);
     const struct bweight *b = model_matrix(m, e, n * parts * out, in, "%s", key);
     if (!b)
         return e->code;

@@ -66,7 +66,7 @@ static int bind(struct model *m, struct mtp_head *h, bool shares_norm, struct er
 
 void qwen35_bind_head(struct model *m, struct mtp_head *h)
 {
-    bool has_experts = cfg_get(m->pkg, "num_experts") != NULL;
+    bool has_experts = m->arch == &arch_qwen35_moe;
     struct mtp_names names = {.key = "mtp.", .tensor = has_experts ? experts : dense,
                               .n = has_experts ? sizeof experts / sizeof *experts : sizeof dense / sizeof *dense};
     /* a GGUF head without a norm of its own, the last name, shares the trunk's */

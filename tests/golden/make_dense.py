@@ -14,7 +14,7 @@ import sys
 import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-VOCAB, LENGTHS, KEPT = 272, (1, 70, 200), 12
+VOCAB, LENGTHS, KEPT, DEPTH = 272, (1, 70, 200), 12, 3
 
 
 # ---- stored numbers ----------------------------------------------------------------------------------------------
@@ -146,9 +146,9 @@ class Reference:
     def rotate(self, x, f):
         if f is None:
             return x
-        angle = np.arange(len(x))[:, None, None] * f
-        a, b = np.split(x, 2, -1)
-        return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], -1)
+        angle, turned = np.arange(len(x))[:, None, None] * f, 2 * len(f)
+        a, b = np.split(x[..., :turned], 2, -1)
+        return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle), x[..., turned:]], -1)
 
     def attention(self, x, i):
         c, p, T = self.c, f"layers.{i}.self_attn.", len(x)
@@ -164,7 +164,7 @@ class Reference:
         f = self.frequencies(i, dim)
         q = self.mm(x, p + "q_proj").reshape(T, heads, dim)
         q = self.rotate(self.norm(q, p + "q_norm") if normed else q, f)
-        if i < c["num_hidden_layers"] - c.get("num_kv_shared_layers", 0):
+        if p + "k_proj.weight" in self.w:
             k = self.mm(x, p + "k_proj").reshape(T, kv, dim)
             v = self.mm(x, p + "v_proj").reshape(T, kv, dim) if p + "v_proj.weight" in self.w else k
             v = rms(v, 1, self.eps) if gemma4 else v
@@ -182,6 +182,9 @@ class Reference:
         p = f"layers.{i}.mlp."
         return self.mm(self.act(self.mm(x, p + "gate_proj")) * self.mm(x, p + "up_proj"), p + "down_proj")
 
+    def gemma_mlp(self, x, i):
+        return self.mlp(self.norm(x, f"layers.{i}.pre_feedforward_layernorm"), i)
+
     def layer(self, x, i, inputs):
         p = f"layers.{i}."
         a = self.attention(self.norm(x, p + "input_layernorm"), i)
@@ -189,7 +192,7 @@ class Reference:
             x = x + a
             return x + self.mlp(self.norm(x, p + "post_attention_layernorm"), i)
         x = x + self.norm(a, p + "post_attention_layernorm")
-        x = x + self.norm(self.mlp(self.norm(x, p + "pre_feedforward_layernorm"), i), p + "post_feedforward_layernorm")
+        x = x + self.norm(self.gemma_mlp(x, i), p + "post_feedforward_layernorm")
         if inputs is not None:
             gate = gelu(self.mm(x, p + "per_layer_input_gate")) * inputs[:, i]
             x = x + self.norm(self.mm(gate, p + "per_layer_projection"), p + "post_per_layer_input_norm")
@@ -203,14 +206,18 @@ class Reference:
         own = (self.mm(x, "per_layer_model_projection") * c["hidden_size"] ** -0.5).reshape(shape)
         return (wide.reshape(shape) + rms(own, self.w["per_layer_projection_norm.weight"], self.eps)) * 2 ** -0.5
 
-    def logits(self, ids):
+    def trunk(self, ids):
+        """Rows after the final norm."""
         x = self.w["embed_tokens.weight"][ids]
         if "gemma" in self.family:
             x = x * from_bf16(to_bf16(np.sqrt(self.c["hidden_size"])))
         self.cache, inputs = {}, self.layer_inputs(x, ids)
         for i in range(self.c["num_hidden_layers"]):
             x = self.layer(x, i, inputs)
-        y = self.mm(self.norm(x, "norm"), "lm_head" if "lm_head.weight" in self.w else "embed_tokens")
+        return self.norm(x, "norm")
+
+    def logits(self, x):
+        y = self.mm(x, "lm_head" if "lm_head.weight" in self.w else "embed_tokens")
         cap = self.c.get("final_logit_softcapping")
         return np.tanh(y / cap) * cap if cap else y
 
@@ -323,11 +330,11 @@ def write_gemma4_gguf(path, c, w):
     return stored
 
 
-def write_folder(folder, c, w, quantize):
-    """config.json and model.safetensors. Returns the weights as stored and the names of quantized matrices."""
+def write_folder(folder, c, w, quantize, arrange=lambda tensors: tensors):
+    """config.json and model.safetensors, its tensors as arrange leaves them. Returns the weights as stored and the names of quantized matrices."""
     tensors, stored, quantized = {}, {}, set()
     for name, a in w.items():
-        full = name if name.startswith("lm_head") else "model." + name
+        full = name if name.startswith(("lm_head", "mtp.")) else "model." + name
         if quantize and a.ndim == 2:
             stem = full[:-len("weight")]
             tensors[full], tensors[stem + "scales"], tensors[stem + "biases"], stored[name] = mlx4(a)
@@ -341,7 +348,7 @@ def write_folder(folder, c, w, quantize):
     with open(folder + "/config.json", "w") as f:
         json.dump(c, f, indent=1)
         f.write("\n")
-    write_safetensors(folder + "/model.safetensors", tensors, "mlx" if quantize else "pt")
+    write_safetensors(folder + "/model.safetensors", arrange(tensors), "mlx" if quantize else "pt")
     return stored, quantized
 
 
@@ -350,8 +357,7 @@ def error(want, got):
     return [float(f"{x:.3g}") for x in (e.mean(), np.quantile(e, 0.99))]
 
 
-def make(name):
-    c, kind = MODELS[name]
+def make(name, c, kind):
     rng = np.random.default_rng(sum(name.split("-gguf")[0].encode()))
     w, folder, quantized = random_weights(c, rng), f"{HERE}/models/{name}", set()
     os.makedirs(folder + "/expect", exist_ok=True)
@@ -359,30 +365,70 @@ def make(name):
         w = write_gemma4_gguf(folder + "/model.gguf", c, w)
     else:
         w, quantized = write_folder(folder, c, w, kind == "mlx4")
+    return write_expectations(name, rng, lambda *how: Reference(c, w, quantized, *how), bool(quantized))
+
+
+def write_expectations(name, rng, reference, has_int8):
+    """models/NAME/expect/. reference(stored, int8): as Reference has them. Returns the entry of limits.json."""
+    folder = f"{HERE}/models/{name}/expect/"
     ids = [rng.integers(0, VOCAB, n).tolist() for n in LENGTHS]
     rows = [sorted({0, n - 1} | set(rng.choice(n, min(n, KEPT), replace=False).tolist())) for n in LENGTHS]
-    with open(folder + "/expect/ids.json", "w") as f:
+    with open(folder + "ids.json", "w") as f:
         json.dump(dict(sequences=ids, rows=rows), f)
         f.write("\n")
-    limits = {"float": {}, **({"int8": {}} if quantized else {})}
+    limits = {"float": {}, **({"int8": {}} if has_int8 else {})}
     for k, seq in enumerate(ids):
-        want = Reference(c, w).logits(seq)[rows[k]]
-        np.save(f"{folder}/expect/trunk_{k}.npy", want.astype(np.float32))
+        want = outputs(reference(False, False), seq, rows[k], None)
+        drafts = want.pop("drafts", None)
+        if drafts:
+            with open(f"{folder}mtp_draft_{k}.json", "w") as f:
+                json.dump(drafts, f)
+                f.write("\n")
+        for file, values in want.items():
+            np.save(f"{folder}{file}_{k}.npy", values.astype(np.float32))
         for mode, table in limits.items():
-            table[f"trunk_{k}.npy"] = error(want, Reference(c, w, quantized, True, mode == "int8").logits(seq)[rows[k]])
-    print(f"{name}: deviation of the logits {want.std():.2f}, limits {limits}")
+            got = outputs(reference(True, mode == "int8"), seq, rows[k], drafts)
+            table.update({f"{file}_{k}.npy": error(values, got[file]) for file, values in want.items()})
+    print(f"{name}: deviation of the logits {want['trunk'].std():.2f}, limits {limits}")
     return limits
 
 
-def main():
+def outputs(reference, ids, rows, drafts):
+    """What docs/probe.md calls trunk; and mtp1, mtp_draft and drafts where there is a head. drafts: to be followed."""
+    hidden = reference.trunk(ids)
+    logits = reference.logits(hidden)
+    out = dict(trunk=logits[rows])
+    if not hasattr(reference, "mtp"):
+        return out
+    following = ids[1:] + [int(logits[-1].argmax())]
+    out["mtp1"] = reference.logits(reference.mtp(following, hidden))[rows]
+    rounds = drafts or [dict(start=p, next=following[p], drafts=[]) for p in sorted({0, len(ids) // 2, len(ids) - 1})]
+    out["mtp_draft"] = np.array([draft(reference, following[:r["start"]] + [r["next"]], hidden[:r["start"] + 1], r["drafts"]) for r in rounds])
+    return out if drafts else dict(out, drafts=rounds)
+
+
+def draft(reference, tokens, hidden, drafts):
+    """The head fed with its own rows, and with its own tokens where drafts has none yet; those are added to it."""
+    out = []
+    for i in range(DEPTH):
+        row = reference.mtp(tokens, hidden)[-1:]
+        out.append(reference.logits(row)[0])
+        if len(drafts) == i:
+            drafts.append(int(out[-1].argmax()))
+        tokens, hidden = tokens + drafts[i:i + 1], np.concatenate([hidden, row])
+    return out
+
+
+def update_limits(models, make_one):
+    """Makes the models that the command line names, or all, and puts their entries into limits.json."""
     path = HERE + "/models/limits.json"
     limits = json.load(open(path))
-    for name in sys.argv[1:] or MODELS:
-        limits[name] = make(name)
+    for name in sys.argv[1:] or models:
+        limits[name] = make_one(name, *models[name])
     with open(path, "w") as f:
         f.write("{\n" + ",\n".join(f' "{n}": {{\n' + ",\n".join(f'  "{m}": {json.dumps(t)}' for m, t in limits[n].items()) + "\n }"
                                    for n in sorted(limits)) + "\n}\n")
 
 
 if __name__ == "__main__":
-    main()
+    update_limits(MODELS, make)

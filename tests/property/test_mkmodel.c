@@ -109,7 +109,7 @@ static void test_formats(void **state)
 {
     static const struct {
         const char *shape, *format, *name;
-    } all[] = {{"tiny", "bf16", "b"}, {"tiny", "mlx4", "m"}, {"tiny", "q4_0", "q.gguf"}, {"thin-0.8B", "mlx4", "w"}};
+    } all[] = {{"tiny", "bf16", "b"}, {"tiny", "mlx4", "m"}, {"tiny", "q4_0", "q.gguf"}, {"thin-0.8B", "mlx4", "w"}, {"tiny-moe", "mlx4", "e"}};
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         struct fixture f;

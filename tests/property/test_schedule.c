@@ -25,6 +25,8 @@ int main(void)
         {"build/models/window-1000", 6000, 1200, 9, 400, 1100},
         {"tests/golden/models/gemma3-mlx-4bit", 6000, 1200, 9, 200, 150},
         {"tests/golden/models/gemma4-ple", 6000, 1200, 9, 200, 150},
+        {"tests/golden/models/qwen35-moe-mtp", 6000, 1200, 9, 200, 150},
+        {"tests/golden/models/qwen3-moe-mlx-4bit", 3000, 400, 6, 100, 100},
         {"tests/golden/models/qwen2", 3000, 400, 6, 100, 100},
         {"build/models/thin-0.8B", 2000, 100, 2, 100, 20},
         {"build/models/thin-27B", 400, 70, 1, 0, 0},

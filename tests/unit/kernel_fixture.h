@@ -339,7 +339,7 @@ static float naive_sigmoid(float x)
     return (x < 0 ? e : 1.0f) / (1.0f + e);
 }
 
-static float naive_tanh(float x)
+static inline float naive_tanh(float x)
 {
     float z = fabsf(x), u = z * z, p = -6.27423916e-3f, t;
     static const float c[] = {2.10716780e-2f, -5.38523085e-2f, 1.33325860e-1f, -3.33333164e-1f};

@@ -22,7 +22,7 @@ enum { TOKENS = 90 };
 static char folder[] = "/tmp/foresay-families-XXXXXX", config[64], weights[64];
 
 /* Makes of the folder a golden package with pieces of its configuration replaced: old, new, old, new, ..., NULL. */
-static void make_package(const char *golden, va_list edits)
+static void make_package_v(const char *golden, va_list edits)
 {
     char *text, *from, cwd[2048], path[4096];
     size_t n;
@@ -49,6 +49,14 @@ static void make_package(const char *golden, va_list edits)
     }
     assert_int_equal(file_write(config, text, strlen(text), &e), 0);
     free(text);
+}
+
+static void make_package(const char *golden, ...)
+{
+    va_list edits;
+    va_start(edits, golden);
+    make_package_v(golden, edits);
+    va_end(edits);
 }
 
 /* Logits of some text; the caller frees. notes: what the package says of itself, appended. */
@@ -87,7 +95,7 @@ static void compare(const char *golden, bool same, const char *note, ...)
     va_list ap;
     buf_init(&notes, 1 << 16);
     va_start(ap, note);
-    make_package(golden, ap);
+    make_package_v(golden, ap);
     va_end(ap);
     snprintf(original, sizeof original, "tests/golden/models/%s", golden);
     float *x = logits_of(original, &n, NULL), *y = logits_of(folder, &m, &notes);
@@ -100,18 +108,46 @@ static void compare(const char *golden, bool same, const char *note, ...)
     buf_free(&notes);
 }
 
-static void refuse(const char *golden, const char *sentence, ...)
+static void expect_refusal(const char *sentence)
 {
     struct instance in;
     struct err e = {0};
     struct instance_options io = {.threads = 1, .without_tokenizer = true};
-    va_list ap;
-    va_start(ap, sentence);
-    make_package(golden, ap);
-    va_end(ap);
     assert_true(instance_open(&in, folder, &io, &e) < 0);
     if (!strstr(e.msg, sentence))
         fail_msg("expected \"%s\", found \"%s\"", sentence, e.msg);
+}
+
+static void refuse(const char *golden, const char *sentence, ...)
+{
+    va_list ap;
+    va_start(ap, sentence);
+    make_package_v(golden, ap);
+    va_end(ap);
+    expect_refusal(sentence);
+}
+
+/* The package with one piece of its tensors' header replaced by another of that length. */
+static void damage_weights(const char *golden, const char *old, const char *new)
+{
+    char *p;
+    size_t n, at = 8, len = strlen(old);
+    struct err e = {0};
+    make_package(golden, NULL);
+    assert_int_equal(file_read(weights, 1 << 24, &p, &n, &e), 0);
+    while (at + len < n && memcmp(p + at, old, len))
+        at++;
+    assert_true(at + len < n && strlen(new) == len);
+    memcpy(p + at, new, len);
+    unlink(weights); // the link, not what it shows
+    assert_int_equal(file_write(weights, p, n, &e), 0);
+    free(p);
+}
+
+static void refuse_weights(const char *golden, const char *sentence, const char *old, const char *new)
+{
+    damage_weights(golden, old, new);
+    expect_refusal(sentence);
 }
 
 #define TYPES "\"layer_types\": [\"sliding_attention\", \"sliding_attention\", \"full_attention\", \"sliding_attention\"], "
@@ -172,6 +208,60 @@ static void test_refusals(void **state)
     refuse("gemma4-ple", "num_kv_shared_layers out of range: 6", "\"num_kv_shared_layers\": 3", "\"num_kv_shared_layers\": 6", NULL);
 }
 
+/* What experts need, in each of the layouts that packages have. */
+static void test_experts(void **state)
+{
+    (void)state;
+    static const char inter[] = "\"moe_intermediate_size\": 12", few[] = "\"num_experts\": 6", used[] = "\"num_experts_per_tok\": 3";
+    refuse("qwen3-moe", "num_experts_per_tok out of range: 7, expected 1 to 6", used, "\"num_experts_per_tok\": 7", NULL);
+    refuse("qwen3-moe", "num_experts_per_tok out of range: 0, expected 1 to 6", used, "\"num_experts_per_tok\": 0", NULL);
+    refuse("qwen35-moe-mtp", "missing num_experts_per_tok", used, "\"n\": 3", NULL);
+    refuse("gemma4-moe", "top_k_experts out of range: 7, expected 1 to 6", "\"top_k_experts\": 3", "\"top_k_experts\": 7", NULL);
+    refuse("qwen3-moe", "missing num_experts", few, "\"n\": 6", NULL);
+    refuse("qwen35-moe-mtp", "missing num_experts", few, "\"n\": 6", NULL);
+    refuse("bailing-moe-mtp", "12 experts don't divide into 5 groups of which 2 hold 3", "\"n_group\": 4", "\"n_group\": 5", NULL);
+    refuse("bailing-moe-mtp", "topk_group out of range: 5, expected 1 to 4", "\"topk_group\": 2", "\"topk_group\": 5", NULL);
+    refuse("bailing-moe-mtp", "score_function other than sigmoid", "\"sigmoid\"", "\"softmax\"", NULL);
+    refuse("qwen3-moe", "tensor model.layers.0.mlp.gate.weight: expected [7, 32], found [6, 32]", few, "\"num_experts\": 7", NULL);
+    refuse("gemma4-moe", "tensor model.layers.0.router.proj.weight: expected [5, 32], found [6, 32]", few, "\"num_experts\": 5", NULL);
+    refuse("qwen3-moe", "experts.0.gate_proj.weight: expected [16, 32], found [12, 32]", inter, "\"moe_intermediate_size\": 16", NULL);
+    refuse("qwen35-moe-mtp", "experts.gate_up_proj: expected [6, 32, 32], found [6, 24, 32]", inter, "\"moe_intermediate_size\": 16", NULL);
+    refuse("qwen35-moe-mtp", "shared_expert.gate_proj.weight: expected [8, 32], found [16, 32]", "\"shared_expert_intermediate_size\": 16",
+           "\"shared_expert_intermediate_size\": 8", NULL);
+    refuse_weights("qwen3-moe", "missing tensor layers.2.mlp.experts.3.up_proj.weight, expected a matrix of [12, 32]",
+                   "model.layers.2.mlp.experts.3.up_proj", "model.layers.2.mlp.experts.9.up_proj");
+    refuse_weights("qwen3-moe", "tensor model.layers.0.mlp.gate.weight: expected [6, 32], found [32, 6]",
+                   "layers.0.mlp.gate.weight\":{\"dtype\":\"BF16\",\"shape\":[6,32]", "layers.0.mlp.gate.weight\":{\"dtype\":\"BF16\",\"shape\":[32,6]");
+    refuse_weights("qwen35-moe-mtp", "layers.0.mlp.experts.gate_up_proj: expected [6, 24, 32], found [3, 48, 32]",
+                   "layers.0.mlp.experts.gate_up_proj\":{\"dtype\":\"BF16\",\"shape\":[6,24,32]",
+                   "layers.0.mlp.experts.gate_up_proj\":{\"dtype\":\"BF16\",\"shape\":[3,48,32]");
+    refuse_weights("qwen35-moe-mtp", "missing tensor layers.1.mlp.experts.down_proj", "model.layers.1.mlp.experts.down_proj",
+                   "model.layers.1.mlp.experts.town_proj");
+}
+
+/* A head whose experts are damaged is off, and says why; the model runs. */
+static void test_experts_of_heads(void **state)
+{
+    (void)state;
+    static const char *const all[][4] = {
+        {"bailing-moe-mtp", "layers.2.mlp.experts.3.up_proj", "layers.2.mlp.experts.x.up_proj", "missing tensor layers.2.mlp.experts.3.up_proj"},
+        {"qwen35-moe-mtp", "mtp.layers.0.mlp.experts.gate_up_proj\":{\"dtype\":\"BF16\",\"shape\":[6,24,32]",
+         "mtp.layers.0.mlp.experts.gate_up_proj\":{\"dtype\":\"BF16\",\"shape\":[3,48,32]", "expected [6, 24, 32], found [3, 48, 32]"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct instance in;
+        struct err e = {0};
+        struct instance_options io = {.threads = 1, .without_tokenizer = true};
+        damage_weights(all[i][0], all[i][1], all[i][2]);
+        if (instance_open(&in, folder, &io, &e))
+            fail_msg("%s", e.msg);
+        assert_int_equal(in.head.health, MTP_INCOMPLETE);
+        if (!strstr(in.head.why, all[i][3]))
+            fail_msg("expected \"%s\", found \"%s\"", all[i][3], in.head.why);
+        instance_close(&in);
+    }
+}
+
 /* Families that aren't run are named with what they lack. */
 static void test_unknown(void **state)
 {
@@ -195,6 +285,7 @@ static void test_unknown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_spellings), cmocka_unit_test(test_defaults), cmocka_unit_test(test_refusals),
+                                       cmocka_unit_test(test_experts), cmocka_unit_test(test_experts_of_heads),
                                        cmocka_unit_test(test_unknown)};
     if (!mkdtemp(folder))
         return 1;

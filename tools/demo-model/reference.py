@@ -76,6 +76,10 @@ class Reference:
         u, v = x[..., :n], x[..., n:2 * n]
         return np.concatenate([u * np.cos(angle) - v * np.sin(angle), v * np.cos(angle) + u * np.sin(angle), x[..., 2 * n:]], -1)
 
+    def kept(self, x):
+        """Keys or values as they are stored: here exactly."""
+        return x
+
     def attention(self, x, p, positions, past):
         """past: keys and values of earlier rows, or None. Returns the output and all keys and values."""
         c, w, T = self.c, self.w, len(x)
@@ -85,7 +89,7 @@ class Reference:
         k = (x @ w[p + "k_proj.weight"].T).reshape(T, kv_heads, dim)
         v = (x @ w[p + "v_proj.weight"].T).reshape(T, kv_heads, dim)
         q = self.rotate(self.norm(q, p + "q_norm"), positions)
-        k = self.rotate(self.norm(k, p + "k_norm"), positions)
+        k, v = self.kept(self.rotate(self.norm(k, p + "k_norm"), positions)), self.kept(v)
         if past:
             k, v = np.concatenate([past[0], k]), np.concatenate([past[1], v])
         visible = np.arange(len(k))[None] <= np.arange(len(k) - T, len(k))[:, None]
@@ -127,9 +131,11 @@ class Reference:
         else:
             mixed, kv = self.attention(z, p + "self_attn.", positions, past)
         x = x + mixed
-        z, w = self.norm(x, p + "post_attention_layernorm"), self.w
-        hidden = silu(z @ w[p + "mlp.gate_proj.weight"].T) * (z @ w[p + "mlp.up_proj.weight"].T)
-        return x + hidden @ w[p + "mlp.down_proj.weight"].T, kv
+        return x + self.mlp(self.norm(x, p + "post_attention_layernorm"), p + "mlp."), kv
+
+    def mlp(self, x, p):
+        w = self.w
+        return silu(x @ w[p + "gate_proj.weight"].T) * (x @ w[p + "up_proj.weight"].T) @ w[p + "down_proj.weight"].T
 
     def logits(self, hidden):
         return hidden @ self.w.get("lm_head.weight", self.w["model.embed_tokens.weight"]).T
