@@ -105,6 +105,8 @@ static int take(struct session *s, const struct ids *ids, int depth, struct pane
     gen_forget(s->gen);
     interrupt_begin(true);
     int rc = gen_run(s->gen, &r, keep_token, p, &interrupted, e);
+    if (!rc && atomic_load(&interrupted)) // half an answer proves nothing
+        rc = err_set(e, ERR_CANCEL, "interrupted");
     interrupt_end();
     const int32_t *v = gen_output(s->gen, n);
     *out = xmalloc((size_t)(*n + 1) * sizeof **out);

@@ -286,8 +286,8 @@ static int read_fp(struct builder *b, struct weight *t, char type[64], const cha
         return err_set(e, ERR_FORMAT, "%s: dtype of tensor %.120s: expected U8, found %s", file_name(b, scales), scales->t->name, scales->t->dtype);
     int64_t parts = scales->t->ne[scales->t->ndim - 1], in;
     if (cols < 1 || __builtin_mul_overflow(cols, 32 / modes[i].bits, &in) || in % modes[i].group || parts != in / modes[i].group)
-        return err_set(e, ERR_FORMAT, "%s: tensor %.120s: %lld words a row in %s need %lld scales, found %lld", file_name(b, w), t->name,
-                       (long long)cols, mode, (long long)(cols * (32 / modes[i].bits) / modes[i].group), (long long)parts);
+        return err_set(e, ERR_FORMAT, "%s: tensor %.120s: %lld words a row in %s need a scale for every %d values, found %lld scales", file_name(b, w),
+                       t->name, (long long)cols, mode, modes[i].group, (long long)parts);
     t->fmt = modes[i].fmt;
     t->scale_fmt = modes[i].scale;
     t->bits = modes[i].bits;

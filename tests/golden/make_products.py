@@ -19,7 +19,6 @@ CASES = [
     ("BF16", "models/qwen35-wrapped-gguf-bf16/model.gguf", "token_embd.weight", 0),
     ("Q8_0", "models/llama-gguf-q8_0/model.gguf", "token_embd.weight", 32),
     ("Q4_0", "models/llama-gguf-q4_0/model.gguf", "token_embd.weight", 32),
-    ("Q4_1", "models/llama-gguf-q4_1/model.gguf", "token_embd.weight", 32),
     ("hf-bf16", "models/qwen35-wrapped", "model.language_model.layers.0.mlp.gate_proj.weight", 0),
     ("mlx4g32", "models/llama-mlx-4bit-g32", "lm_head.weight", 32),
     ("mlx4g64", "models/qwen35-dense-mlx-4bit-mtp", "language_model.model.layers.0.mlp.gate_proj.weight", 64),

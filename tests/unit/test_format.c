@@ -792,7 +792,7 @@ static void test_mlx(void **state)
     assert_true(row[1] == 0x1p-104f && row[8] == 0x1p-101f);
     package_close(p);
     put_st("model.safetensors", "{\"q.weight\":" T("U32", "[1,8]", 0, 32) ",\"q.scales\":" T("U8", "[1,2]", 32, 34) "}", 34);
-    open_bad("", "8 words a row in mxfp8 need 1 scales, found 2");
+    open_bad("", "8 words a row in mxfp8 need a scale for every 32 values, found 2 scales");
     put_st("model.safetensors", "{\"q.weight\":" T("U32", "[1,8]", 0, 32) ",\"q.scales\":" T("F16", "[1,1]", 32, 34) "}", 34);
     open_bad("", "expected U8, found F16");
     put_text("config.json", "{\"quantization\":{\"group_size\":16,\"bits\":4,\"mode\":\"nvfp4\"}}");
