@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "eval_file.h"
 
-#include "slow_build.h"
+#include "../slow_build.h"
 
 enum { SLOTS = 8, FEWEST_IDENTICAL = 56 };
 static int passed, failed;

@@ -8,7 +8,7 @@
 #include "eval_file.h"
 #include "measure/law.h"
 
-#include "slow_build.h"
+#include "../slow_build.h"
 
 #ifdef SLOW
 enum { PER_KIND = 1, TOKENS = 10, DRAWS = 500 };

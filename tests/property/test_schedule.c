@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "measure/schedule.h"
 
-#include "slow_build.h"
+#include "../slow_build.h"
 
 #ifdef SLOW
 static const int is_slow = 1;

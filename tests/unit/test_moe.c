@@ -3,9 +3,14 @@
  * its scratch. */
 #include "kernel_fixture.h"
 
+#include "../slow_build.h"
 #include "kernel/cpu/internal.h"
 
+#ifdef SLOW
+enum { ROWS = 20, N_MAX = 24 };
+#else
 enum { ROWS = 40, N_MAX = 24 };
+#endif
 
 struct form {
     enum wfmt fmt;
