@@ -170,7 +170,7 @@ def plan(options):
         decided.append(failed("build debug", "does not build with address and undefined sanitizers"))
     if build("tsan", ["tests"]):
         # generation and kernels take a quarter of an hour there; the library test runs the same threads
-        slow = ("test_gen", "test_kernels", "test_engine")
+        slow = ("test_gen", "test_kernels", "test_engine", "test_moe", "test_window")
         jobs += [job for job in program_jobs("tsan", "unit") if not job.name.startswith(tuple("unit/" + name for name in slow))]
     else:
         decided.append(failed("build tsan", "does not build with the thread sanitizer"))
