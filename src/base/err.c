@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 int err_set(struct err *e, int code, const char *fmt, ...)
 {
     if (e && !e->code) {
@@ -12,6 +14,7 @@ int err_set(struct err *e, int code, const char *fmt, ...)
         e->code = code;
         vsnprintf(e->msg, sizeof e->msg, fmt, ap);
         va_end(ap);
+        utf8_clean(e->msg, strlen(e->msg), false);
     }
     return code;
 }
@@ -28,6 +31,7 @@ int err_prefix(struct err *e, const char *fmt, ...)
     snprintf(whole, sizeof whole, "%s: %s", head, e->msg);
     memcpy(e->msg, whole, sizeof e->msg - 1);
     e->msg[sizeof e->msg - 1] = 0;
+    utf8_clean(e->msg, strlen(e->msg), false);
     return e->code;
 }
 

@@ -20,7 +20,8 @@ struct err {
     char msg[512];
 };
 
-/* Fills *e (may be NULL) and returns code. The first error wins: a set *e is not overwritten. */
+/* Fills *e (may be NULL) and returns code. The first error wins: a set *e is not overwritten. Sentences are cleaned
+ * (utf8_clean): whatever a file or a name holds, a terminal or a log shows it as one line of text. */
 int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Puts "prefix: " in front of the sentence already in *e and returns its code. */

@@ -115,6 +115,17 @@ int file_read(const char *path, size_t max, char **out, size_t *n, struct err *e
     return rc;
 }
 
+int stream_read(const char *path, size_t max, char **out, size_t *n, struct err *e)
+{
+    char why[128];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_set(e, ERR_IO, "%s: %s", path, err_os(errno, why, sizeof why));
+    int rc = fd_read_all(fd, path, max, out, n, e);
+    close(fd);
+    return rc;
+}
+
 static int write_all(int fd, const char *p, size_t n)
 {
     while (n) {

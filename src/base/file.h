@@ -17,6 +17,8 @@ void file_unmap(struct filemap *m);
 
 /* Reads a regular file of at most max bytes. *out is NUL-terminated, freed by the caller. */
 MUST_CHECK int file_read(const char *path, size_t max, char **out, size_t *n, struct err *e);
+/* The same of anything that can be opened: a pipe, a terminal, a regular file. */
+MUST_CHECK int stream_read(const char *path, size_t max, char **out, size_t *n, struct err *e);
 /* Reads everything from a descriptor (standard input), same rules. name is for messages. */
 MUST_CHECK int fd_read_all(int fd, const char *name, size_t max, char **out, size_t *n, struct err *e);
 /* Writes a whole new file: temporary name, flush to disk, rename. */

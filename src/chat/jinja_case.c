@@ -4,7 +4,7 @@
 #include <utf8proc.h>
 
 #include "chat/jinja_str.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 static const struct {
     int32_t cp, upper[3], title[3];

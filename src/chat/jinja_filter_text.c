@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "chat/jinja_filter.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 static bool truth_or(struct jx *x, struct val v, bool dflt)
 {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "chat/jinja_str.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 enum { MAX_PRECISION = 100000 };
 

@@ -5,7 +5,7 @@
 #include <utf8proc.h>
 
 #include "chat/jinja_eval.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 enum { MAX_BRACKETS = 1000 };
 

@@ -8,7 +8,7 @@
 
 #include "chat/jinja_eval.h"
 #include "chat/jinja_value.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 static bool is_printable(int32_t cp)
 {

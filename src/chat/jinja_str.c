@@ -6,7 +6,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 static const struct str *text_arg(struct jx *x, struct val v, const char *what)
 {

@@ -3,6 +3,8 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
+#include <stdio.h>
+
 #include "base/err.h"
 #include "text/json.h"
 
@@ -31,6 +33,10 @@ int probe_generate(int argc, char **argv);
 int probe_logits(int argc, char **argv);
 int probe_product(int argc, char **argv);
 int probe_state(int argc, char **argv);
+
+/* fprintf for all that people read: what file names, packages and hubs put into a line can't steer the terminal
+ * (utf8_clean). Newlines at the end of fmt stay. */
+void cli_print(FILE *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Prints "foresay: sentence" on standard error, returns the exit status: 1, 2 for ERR_ARG, 130 for ERR_CANCEL. */
 int cli_fail(const struct err *e);

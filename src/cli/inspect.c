@@ -100,22 +100,22 @@ static void bound_members(const struct instance *in, const char *template_source
 static void print_text(const struct package *p, const struct instance *in, const struct json *r, const char *template_source, const char *refusal)
 {
     char a[32], c[32];
-    printf("%s\n", json_str(json_get(r, "path"), p->path));
+    cli_print(stdout, "%s\n", json_str(json_get(r, "path"), p->path));
     if (in)
-        printf("  architecture   %s, hidden %d, %d layers, vocabulary %d, window %d tokens\n", in->m->arch->name, in->m->hidden, in->m->n_layers,
+        cli_print(stdout, "  architecture   %s, hidden %d, %d layers, vocabulary %d, window %d tokens\n", in->m->arch->name, in->m->hidden, in->m->n_layers,
                in->m->n_vocab, in->m->max_ctx);
     else
-        printf("  architecture   %s\n", json_str(json_get(p->config, "model_type"), "unknown"));
+        cli_print(stdout, "  architecture   %s\n", json_str(json_get(p->config, "model_type"), "unknown"));
     double parameters = json_num(json_get(r, "parameters"), 0);
     uint64_t bytes = 0;
     for (int i = 0; i < weights_count(p->weights); i++)
         bytes += weights_at(p->weights, i)->bytes;
-    printf("  weights        %d tensors, %s", weights_count(p->weights), human_bytes((double)bytes, a, sizeof a));
+    cli_print(stdout, "  weights        %d tensors, %s", weights_count(p->weights), human_bytes((double)bytes, a, sizeof a));
     if (parameters > 0)
-        printf(", %.1f M parameters", parameters / 1e6);
+        cli_print(stdout, ", %.1f M parameters", parameters / 1e6);
     printf("\n");
     for (const struct json *f = json_get(r, "formats") ? json_get(r, "formats")->child : NULL; f; f = f->next) {
-        printf("    %-22s %4.0f tensors  %s\n", json_str(json_get(f, "format"), "?"), json_num(json_get(f, "tensors"), 0),
+        cli_print(stdout, "    %-22s %4.0f tensors  %s\n", json_str(json_get(f, "format"), "?"), json_num(json_get(f, "tensors"), 0),
                human_bytes(json_num(json_get(f, "bytes"), 0), c, sizeof c));
     }
     if (in) {
@@ -124,42 +124,42 @@ static void print_text(const struct package *p, const struct instance *in, const
         inspect_find_head(p, &head);
         struct buf sampling;
         if (in->tok)
-            printf("  tokenizer      %s, %d tokens\n", tokenizer_kind(in->tok), tokenizer_n_tokens(in->tok));
+            cli_print(stdout, "  tokenizer      %s, %d tokens\n", tokenizer_kind(in->tok), tokenizer_n_tokens(in->tok));
         buf_init(&sampling, 4096);
         sampling_describe(&in->sampling, in->sampling_source, &sampling);
-        printf("  template       %s\n", template_source);
-        printf("  sampling       %s\n", buf_cstr(&sampling));
+        cli_print(stdout, "  template       %s\n", template_source);
+        cli_print(stdout, "  sampling       %s\n", buf_cstr(&sampling));
         buf_free(&sampling);
-        printf("  MTP head       %s", health_name(in->head.health));
+        cli_print(stdout, "  MTP head       %s", health_name(in->head.health));
         if (head.n_tensors)
-            printf(": %d logical tensors (%d stored), %s", head.n_tensors, head.n_stored, human_bytes((double)head.bytes, a, sizeof a));
+            cli_print(stdout, ": %d logical tensors (%d stored), %s", head.n_tensors, head.n_stored, human_bytes((double)head.bytes, a, sizeof a));
         printf("\n");
         if (in->head.why[0])
-            printf("                 %s%s\n", in->head.suspicious ? "warning: " : "", in->head.why);
-        printf("  state          %s a token of KV", human_bytes((double)x.kv_per_token, a, sizeof a));
+            cli_print(stdout, "                 %s%s\n", in->head.suspicious ? "warning: " : "", in->head.why);
+        cli_print(stdout, "  state          %s a token of KV", human_bytes((double)x.kv_per_token, a, sizeof a));
         if (x.kv_windows)
-            printf(", %s a sequence of KV within windows", human_bytes((double)x.kv_windows, a, sizeof a));
-        printf(", %s a sequence of recurrent state\n", human_bytes((double)x.per_sequence, c, sizeof c));
+            cli_print(stdout, ", %s a sequence of KV within windows", human_bytes((double)x.kv_windows, a, sizeof a));
+        cli_print(stdout, ", %s a sequence of recurrent state\n", human_bytes((double)x.per_sequence, c, sizeof c));
         for (int i = 0; i < 4; i++) {
             int n = i < 3 ? contexts[i] : in->m->max_ctx;
             if (i < 3 && n > in->m->max_ctx)
                 continue;
             uint64_t kv = model_kv_bytes(in->m, n), total = x.weights + x.per_sequence + kv;
-            printf("  memory %-7d %s = weights %s", n, human_bytes((double)total, a, sizeof a), human_bytes((double)x.weights, c, sizeof c));
-            printf(" + state %s", human_bytes((double)x.per_sequence, c, sizeof c));
-            printf(" + KV %s%s\n", human_bytes((double)kv, c, sizeof c), os_mem_total() && total > os_mem_total() ? "  (more than this machine has)" : "");
+            cli_print(stdout, "  memory %-7d %s = weights %s", n, human_bytes((double)total, a, sizeof a), human_bytes((double)x.weights, c, sizeof c));
+            cli_print(stdout, " + state %s", human_bytes((double)x.per_sequence, c, sizeof c));
+            cli_print(stdout, " + KV %s%s\n", human_bytes((double)kv, c, sizeof c), os_mem_total() && total > os_mem_total() ? "  (more than this machine has)" : "");
         }
         for (int i = 0, n = 0; i < weights_count(p->weights); i++) {
             const struct weight *w = weights_at(p->weights, i);
             if (!w->used)
-                printf("%s%s (%s): %s\n", n++ ? "                 " : "  unused         ", w->name, w->type,
+                cli_print(stdout, "%s%s (%s): %s\n", n++ ? "                 " : "  unused         ", w->name, w->type,
                        w->unused_why ? w->unused_why : "no part of this architecture reads it");
         }
     }
     for (int i = 0; i < p->n_notes; i++)
-        printf("  note           %s\n", p->notes[i]);
+        cli_print(stdout, "  note           %s\n", p->notes[i]);
     if (refusal)
-        printf("  can't be served: %s\n", refusal);
+        cli_print(stdout, "  can't be served: %s\n", refusal);
 }
 
 /* Which templates chats get, without and with tools. */

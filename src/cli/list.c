@@ -78,15 +78,15 @@ static void print_text(const struct store *s, bool paths)
         printf("%-*s %10s  %-20s %-14s %s\n", width, "NAME", "SIZE", "FORMAT", "ARCHITECTURE", "SOURCE");
     for (int i = 0; i < s->n; i++) {
         const struct store_model *m = &s->model[i];
-        printf("%-*s %10s  %-20s %-14s %s", width, m->name, human_bytes((double)m->bytes, size, sizeof size), *m->format ? m->format : "-",
+        cli_print(stdout, "%-*s %10s  %-20s %-14s %s", width, m->name, human_bytes((double)m->bytes, size, sizeof size), *m->format ? m->format : "-",
                *m->arch ? m->arch : "-", store_place_name(m->place));
         if (m->same_as >= 0)
-            printf(", %s %s (%s)", how_same(m), s->model[m->same_as].name, store_place_name(s->model[m->same_as].place));
+            cli_print(stdout, ", %s %s (%s)", how_same(m), s->model[m->same_as].name, store_place_name(s->model[m->same_as].place));
         printf("\n");
         if (m->trouble)
-            printf("  %s%s%s\n", m->trouble, m->origin ? ": foresay pull hf:" : "", m->origin ? m->origin : "");
+            cli_print(stdout, "  %s%s%s\n", m->trouble, m->origin ? ": foresay pull hf:" : "", m->origin ? m->origin : "");
         if (paths)
-            printf("  %s\n", m->path);
+            cli_print(stdout, "  %s\n", m->path);
         total += (double)m->bytes;
         twice += m->same_as >= 0 && m->same_how != STORE_SAME_FILES ? (double)m->bytes : 0;
     }
@@ -99,7 +99,7 @@ static void print_text(const struct store *s, bool paths)
     }
     printf("No models on this machine yet. `foresay pull hf:ORG/NAME` downloads one; folders looked at:%s\n", s->n_roots ? "" : " none of the usual ones exists");
     for (int i = 0; i < s->n_roots; i++)
-        printf("  %s (%s)\n", s->root[i], store_place_name(s->root_place[i]));
+        cli_print(stdout, "  %s (%s)\n", s->root[i], store_place_name(s->root_place[i]));
 }
 
 int cmd_list(int argc, char **argv)
@@ -171,7 +171,7 @@ static bool confirm(const char *name, const char *dir, double bytes, bool yes)
     char size[32], answer[16] = "";
     if (yes)
         return true;
-    fprintf(stderr, "Delete %s (%s, %s)? [y/N] ", name, human_bytes(bytes, size, sizeof size), dir);
+    cli_print(stderr, "Delete %s (%s, %s)? [y/N] ", name, human_bytes(bytes, size, sizeof size), dir);
     return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
 }
 
@@ -189,7 +189,7 @@ static int remove_model(const struct store_model *m, bool yes, struct err *e)
     else if (!confirm(m->name, dir, (double)m->bytes, yes))
         rc = err_set(e, ERR_IO, "nothing was deleted");
     else if (!(rc = store_delete(dir, e)))
-        fprintf(stderr, "foresay: %s is deleted (%s)\n", m->name, human_bytes((double)m->bytes, size, sizeof size));
+        cli_print(stderr, "foresay: %s is deleted (%s)\n", m->name, human_bytes((double)m->bytes, size, sizeof size));
     if (lock >= 0)
         close(lock);
     free(lock_path);

@@ -1,8 +1,12 @@
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/mem.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
 
 static const struct verb verbs[] = {
@@ -26,13 +30,33 @@ static void usage(FILE *f)
     fprintf(f, "\n`foresay VERB --help` explains one. `foresay --version` prints the version.\n");
 }
 
+void cli_print(FILE *f, const char *fmt, ...)
+{
+    size_t n_fmt = strlen(fmt), n_ends = 0;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (n < 0)
+        return;
+    char *text = xmalloc((size_t)n + 1);
+    va_start(ap, fmt);
+    vsnprintf(text, (size_t)n + 1, fmt, ap);
+    va_end(ap);
+    while (n_ends < n_fmt && fmt[n_fmt - 1 - n_ends] == '\n')
+        n_ends++;
+    fwrite(text, 1, utf8_clean(text, (size_t)n - n_ends, false), f);
+    fputs(fmt + n_fmt - n_ends, f);
+    free(text);
+}
+
 int cli_fail(const struct err *e)
 {
     fprintf(stderr, "foresay: %s\n", e->msg);
     return e->code == ERR_ARG ? 2 : e->code == ERR_CANCEL ? 130 : 1;
 }
 
-void cli_waiting(const char *why, int ms) { fprintf(stderr, "foresay: %s; trying again in %d s\n", why, (ms + 999) / 1000); }
+void cli_waiting(const char *why, int ms) { cli_print(stderr, "foresay: %s; trying again in %d s\n", why, (ms + 999) / 1000); }
 
 /* Weights are mapped: a file that shrinks while it is in use ends in this signal. */
 static void on_bus_error(int sig)
@@ -68,6 +92,6 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(argv[1], verbs[i].name))
             return finish(verbs[i].run(argc - 2, argv + 2));
-    fprintf(stderr, "foresay: there is no verb \"%s\"; `foresay --help` lists them\n", argv[1]);
+    cli_print(stderr, "foresay: there is no verb \"%s\"; `foresay --help` lists them\n", argv[1]);
     return 2;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "cli/cli.h"
 #include "pull/hub.h"
 #include "pull/store.h"
 
@@ -39,6 +40,6 @@ void model_arg_hint(const char *path, const struct err *e)
 {
     char *origin = e->code == ERR_IO || e->code == ERR_FORMAT ? store_origin(path) : NULL;
     if (origin)
-        fprintf(stderr, "foresay: to fetch what is missing or damaged: foresay pull hf:%s\n", origin);
+        cli_print(stderr, "foresay: to fetch what is missing or damaged: foresay pull hf:%s\n", origin);
     free(origin);
 }

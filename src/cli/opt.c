@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/cli.h"
+
 static const char *dashes(const struct opt *o) { return o->name[1] ? "--" : "-"; }
 
 static void print_help(const struct opt *opts, int n, const char *usage)
@@ -41,7 +43,7 @@ static int set(struct opt *o, const char *what, const char *s, enum opt_source s
             fprintf(stderr, "foresay: %s: expected %s", what, o->kind == OPT_INT ? "a whole number" : "a number");
             if (o->min != 0 || o->max != 0)
                 fprintf(stderr, " from %g to %g", o->min, o->max);
-            fprintf(stderr, ", found \"%s\"\n", s);
+            cli_print(stderr, ", found \"%s\"\n", s);
             return -1;
         }
         if (o->kind == OPT_INT)
@@ -66,6 +68,21 @@ static struct opt *find(struct opt *opts, int n, const char *arg, const char **v
     return NULL;
 }
 
+int opt_set(struct opt *opts, int n, const char *name, const char *value)
+{
+    char arg[64];
+    const char *none;
+    snprintf(arg, sizeof arg, "--%s", name);
+    for (char *p = arg; *p; p++)
+        *p = *p == '_' ? '-' : *p;
+    struct opt *o = find(opts, n, arg, &none);
+    if (!o || none) {
+        cli_print(stderr, "foresay: there is no setting \"%s\"\n", name);
+        return -1;
+    }
+    return set(o, name, value, FROM_FLAG);
+}
+
 int opt_parse(struct opt *opts, int n, int argc, char **argv, const char **pos, int max_pos, const char *usage)
 {
     int n_pos = 0, only_pos = 0;
@@ -82,7 +99,7 @@ int opt_parse(struct opt *opts, int n, int argc, char **argv, const char **pos, 
         }
         if (only_pos || a[0] != '-' || !a[1]) {
             if (n_pos == max_pos) {
-                fprintf(stderr, "foresay: unexpected argument \"%s\"\n", a);
+                cli_print(stderr, "foresay: unexpected argument \"%s\"\n", a);
                 return -1;
             }
             pos[n_pos++] = a;
@@ -94,13 +111,13 @@ int opt_parse(struct opt *opts, int n, int argc, char **argv, const char **pos, 
         }
         struct opt *o = find(opts, n, a, &value);
         if (!o) {
-            fprintf(stderr, "foresay: unknown option \"%s\"; --help lists them\n", a);
+            cli_print(stderr, "foresay: unknown option \"%s\"; --help lists them\n", a);
             return -1;
         }
         if (!value && o->kind == OPT_FLAG)
             value = "1";
         if (!value && i + 1 == argc) {
-            fprintf(stderr, "foresay: option %s needs a value\n", a);
+            cli_print(stderr, "foresay: option %s needs a value\n", a);
             return -1;
         }
         if (!value)

@@ -25,4 +25,7 @@ struct opt {
  * on standard error, or -2 after printing the help (--help). */
 int opt_parse(struct opt *opts, int n_opts, int argc, char **argv, const char **pos, int max_pos, const char *usage);
 
+/* Sets the option of that name ("_" counts as "-") as an argument would: 0, or -1 with one sentence on standard error. */
+int opt_set(struct opt *opts, int n_opts, const char *name, const char *value);
+
 #endif

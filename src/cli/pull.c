@@ -71,7 +71,7 @@ static void on_progress(void *ud, const struct download_progress *p)
     if (shown.is_terminal)
         fprintf(stderr, "\r\033[K%.*s", n < width ? n : width, line);
     else
-        fprintf(stderr, "foresay: %s\n", line);
+        cli_print(stderr, "foresay: %s\n", line);
     shown.is_shown = shown.is_terminal;
 }
 
@@ -79,7 +79,7 @@ static void on_note(void *ud, const char *sentence)
 {
     (void)ud;
     clear_line();
-    fprintf(stderr, "foresay: %s\n", sentence);
+    cli_print(stderr, "foresay: %s\n", sentence);
 }
 
 static void on_wait(const char *why, int ms)
@@ -114,14 +114,14 @@ static void print_text(const struct pull_report *r, double seconds, bool verbose
     char bytes[32], fetched[32], again[32], took[48];
     printf("%s\n", r->path);
     if (r->was_here) {
-        fprintf(stderr, "foresay: nothing to fetch, it is all here: foresay run %s\n", r->name);
+        cli_print(stderr, "foresay: nothing to fetch, it is all here: foresay run %s\n", r->name);
         return;
     }
-    fprintf(stderr, "foresay: %s: %s in %d files, all checksums right; fetched %s in %s", r->name, human_bytes((double)r->bytes, bytes, sizeof bytes),
+    cli_print(stderr, "foresay: %s: %s in %d files, all checksums right; fetched %s in %s", r->name, human_bytes((double)r->bytes, bytes, sizeof bytes),
             r->n_files, human_bytes((double)r->fetched, fetched, sizeof fetched), human_seconds(seconds, took, sizeof took));
     if (r->again)
         fprintf(stderr, ", %s of it a second time", human_bytes((double)r->again, again, sizeof again));
-    fprintf(stderr, ": foresay run %s\n", r->name);
+    cli_print(stderr, ": foresay run %s\n", r->name);
     int n = 0;
     for (const char *s = r->left_out; *s; s++)
         n += *s == '\n';

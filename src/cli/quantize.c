@@ -39,7 +39,7 @@ static void print(const struct quantize_report *r, const char *dst, bool json)
         buf_free(&b);
         return;
     }
-    printf("%s\n", dst);
+    cli_print(stdout, "%s\n", dst);
     printf("  size           %s, from %s; %.2f bits a weight with scales\n", human_bytes((double)r->dst_bytes, size, sizeof size),
            human_bytes((double)r->src_bytes, from, sizeof from), r->bpw);
     printf("  tensors        %d quantized, %d as stored\n", r->n_quantized, r->n_kept);

@@ -1,12 +1,12 @@
 /* `foresay run`: an answer, or on a terminal a chat. */
 #include <histedit.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/session.h"
 
@@ -26,10 +26,18 @@ struct run_options {
     bool raw, json, verbose, quiet;
 };
 
+/* A file or a pipe gets the model's text as it is; a terminal gets no control characters that it would obey. */
 static void print_token(void *ud, const struct token_event *ev)
 {
     (void)ud;
-    fwrite(ev->text, 1, ev->n_text, stdout);
+    if (isatty(1)) {
+        char *piece = xmalloc(ev->n_text + 1);
+        memcpy(piece, ev->text, ev->n_text);
+        fwrite(piece, 1, utf8_clean(piece, ev->n_text, true), stdout);
+        free(piece);
+    } else {
+        fwrite(ev->text, 1, ev->n_text, stdout);
+    }
     fflush(stdout);
 }
 
@@ -38,8 +46,8 @@ static void tell_settings(const struct session *s)
     struct buf b;
     buf_init(&b, 4096);
     sampling_describe(&s->request.sampling, s->sampling_source, &b);
-    fprintf(stderr, "foresay: template: %s%s%s\nforesay: sampling: %s\n", s->chat.source, s->chat.tools ? ", with tools " : "",
-            s->chat.tools ? s->chat.tools_source : "", buf_cstr(&b));
+    cli_print(stderr, "foresay: template: %s%s%s\n", s->chat.source, s->chat.tools ? ", with tools " : "", s->chat.tools ? s->chat.tools_source : "");
+    cli_print(stderr, "foresay: sampling: %s\n", buf_cstr(&b));
     buf_free(&b);
 }
 
@@ -52,22 +60,22 @@ static void tell_model(const struct session *s, bool verbose)
     if (s->in.bytes_only)
         fprintf(stderr, "foresay: warning: the package holds no tokenizer: text is read and shown as bytes, ids 0 to 255\n");
     if (*s->in.sampling_complaint)
-        fprintf(stderr, "foresay: warning: %s\n", s->in.sampling_complaint);
+        cli_print(stderr, "foresay: warning: %s\n", s->in.sampling_complaint);
     if (!s->chat.t)
-        fprintf(stderr, "foresay: warning: chat template: %s\n", s->chat.source);
+        cli_print(stderr, "foresay: warning: chat template: %s\n", s->chat.source);
     if (h->health != MTP_OK && (h->health != MTP_ABSENT || verbose))
-        fprintf(stderr, "foresay: %s\n", h->why);
+        cli_print(stderr, "foresay: %s\n", h->why);
     if (h->suspicious)
-        fprintf(stderr, "foresay: warning: %s\n", h->why);
+        cli_print(stderr, "foresay: warning: %s\n", h->why);
     for (int i = 0; verbose && i < s->in.m->pkg->n_notes; i++)
-        fprintf(stderr, "foresay: note: %s\n", s->in.m->pkg->notes[i]);
+        cli_print(stderr, "foresay: note: %s\n", s->in.m->pkg->notes[i]);
     if (verbose)
         tell_settings(s);
 }
 
 static void say(const char *what, struct buf *b)
 {
-    fprintf(stderr, "%s%s\n", what, buf_cstr(b));
+    cli_print(stderr, "%s%s\n", what, buf_cstr(b));
     buf_clear(b);
 }
 
@@ -127,8 +135,8 @@ static int one_shot(struct session *s, const struct run_options *o, struct err *
     if (o->prompt) {
         text = xstrdup(o->prompt);
         n = strlen(text);
-    } else if (o->file) {
-        rc = file_read(o->file, PROMPT_MAX, &text, &n, e);
+    } else if (o->file && strcmp(o->file, "-")) {
+        rc = stream_read(o->file, PROMPT_MAX, &text, &n, e);
     } else {
         rc = fd_read_all(0, "standard input", PROMPT_MAX, &text, &n, e);
     }
@@ -160,6 +168,7 @@ static int one_shot(struct session *s, const struct run_options *o, struct err *
 struct talk {
     struct session *s;
     const struct run_options *o;
+    struct session_options settings; // as /set changes them
     struct buf messages; // JSON objects, comma separated
     bool has_answer;
 };
@@ -221,37 +230,10 @@ static int turn(struct talk *t, const char *text, size_t n, struct err *e)
     return rc;
 }
 
-static int set_option(struct talk *t, const char *what, const char *value)
-{
-    struct gen_request *r = &t->s->request;
-    char *end;
-    double v = strtod(value, &end);
-    bool number = end != value && !*end && isfinite(v);
-    if (!strcmp(what, "depth") && (!strcmp(value, "auto") || (number && v >= 0 && v <= DEPTH_MAX && v == rint(v))))
-        r->depth = !strcmp(value, "auto") ? -1 : (int)v;
-    else if (!strcmp(what, "temperature") && number && v >= 0)
-        r->sampling.temperature = v;
-    else if (!strcmp(what, "top_k") && number && v >= 0 && v == rint(v))
-        r->sampling.top_k = (int)v;
-    else if (!strcmp(what, "top_p") && number && v > 0 && v <= 1)
-        r->sampling.top_p = v;
-    else if (!strcmp(what, "min_p") && number && v >= 0 && v <= 1)
-        r->sampling.min_p = v;
-    else if (!strcmp(what, "max_tokens") && number && v >= 0 && v == rint(v))
-        r->max_tokens = (int)v;
-    else if (!strcmp(what, "seed") && number && v >= 0 && v == rint(v))
-        r->has_seed = true, r->seed = (uint64_t)v;
-    else if (!strcmp(what, "acceptance") && (!strcmp(value, "seeded") || !strcmp(value, "exact")))
-        r->acceptance = !strcmp(value, "exact") ? ACCEPT_EXACT : ACCEPT_SEEDED;
-    else
-        return -1;
-    return 0;
-}
-
 /* A line that begins with '/'. Returns 1 to leave the chat. */
 static int command(struct talk *t, const char *line)
 {
-    char what[32] = "", value[64] = "";
+    char what[32];
     if (!strcmp(line, "/bye") || !strcmp(line, "/quit") || !strcmp(line, "/exit"))
         return 1;
     if (!strcmp(line, "/reset")) {
@@ -272,15 +254,13 @@ static int command(struct talk *t, const char *line)
         size_t n = strcspn(p, " ");
         snprintf(what, sizeof what, "%.*s", (int)n, p);
         p += n + strspn(p + n, " ");
-        snprintf(value, sizeof value, "%s", p);
-        if (set_option(t, what, value))
-            fprintf(stderr, "foresay: /set takes depth, temperature, top_k, top_p, min_p, max_tokens, seed or acceptance and a fitting value, not \"%s\"\n",
-                    line + 5);
-        else
-            fprintf(stderr, "%s is now %s\n", what, value);
+        if (!session_set(t->s, &t->settings, what, p))
+            cli_print(stderr, "%s is now %s\n", what, p);
     } else {
+        if (strcmp(line, "/help"))
+            cli_print(stderr, "foresay: there is no command \"%s\" here:\n", line);
         fprintf(stderr, "/stats        figures of the last answer\n/reset        forget the chat\n"
-                        "/set X VALUE  depth, temperature, top_k, top_p, min_p, max_tokens, seed, acceptance\n/bye          leave\n"
+                        "/set X VALUE  any setting of answers that `foresay run --help` lists: depth, temperature, max-tokens, seed ...\n/bye          leave\n"
                         "A line that ends with \\ continues on the next one. Ctrl-C stops an answer, Ctrl-D leaves.\n");
     }
     return 0;
@@ -288,7 +268,7 @@ static int command(struct talk *t, const char *line)
 
 static int chat(struct session *s, const struct run_options *o, const char *name)
 {
-    struct talk t = {.s = s, .o = o};
+    struct talk t = {.s = s, .o = o, .settings = o->s};
     struct buf text;
     History *h = history_init();
     HistEvent ev;
@@ -301,7 +281,7 @@ static int chat(struct session *s, const struct run_options *o, const char *name
     el_set(el, EL_HIST, history, h);
     el_set(el, EL_EDITOR, "emacs");
     interrupt_begin(false);
-    fprintf(stderr, "Chat with %s. /help lists commands, Ctrl-D leaves.\n", s->is_demo ? "the demo model" : path_base(s->path));
+    cli_print(stderr, "Chat with %s. /help lists commands, Ctrl-D leaves.\n", s->is_demo ? "the demo model" : path_base(s->path));
     for (;;) {
         el_set(el, EL_PROMPT, text.n ? prompt_more : prompt_first);
         const char *line = el_gets(el, &n);
@@ -348,7 +328,7 @@ int cmd_run(int argc, char **argv)
     struct run_options o = {.s = session_defaults()};
     struct opt opts[SESSION_OPTS + 8] = {
         {"p", OPT_STR, &o.prompt, .arg = "TEXT", .help = "the prompt"},
-        {"f", OPT_STR, &o.file, .arg = "FILE", .help = "read the prompt from a file"},
+        {"f", OPT_STR, &o.file, .arg = "FILE", .help = "read the prompt from a file or pipe; -: standard input"},
         {"system", OPT_STR, &o.system, .arg = "TEXT", .help = "system message"},
         {"raw", OPT_FLAG, &o.raw, .help = "continue the text as it is, without the chat template"},
         {"json", OPT_FLAG, &o.json, .help = "print everything about the answer as JSON instead of the text"},

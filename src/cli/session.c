@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "cli/cli.h"
 #include "cli/model_arg.h"
 
 #ifndef FORESAY_DATA
@@ -105,9 +106,9 @@ static int read_request(struct session *s, const struct session_options *o, stru
     long depth = strtol(o->depth, &end, 10);
     r->depth = !strcmp(o->depth, "auto") ? -1 : (int)depth;
     if (r->depth >= 0 && (*end || end == o->depth || depth < 0 || depth > DEPTH_MAX))
-        return err_set(e, ERR_ARG, "--depth: expected auto or 0 to %d, found \"%s\"", DEPTH_MAX, o->depth);
+        return err_set(e, ERR_ARG, "--depth or FORESAY_DEPTH: expected auto or 0 to %d, found \"%s\"", DEPTH_MAX, o->depth);
     if (r->depth < 0 && strcmp(o->depth, "auto"))
-        return err_set(e, ERR_ARG, "--depth: expected auto or 0 to %d, found \"%s\"", DEPTH_MAX, o->depth);
+        return err_set(e, ERR_ARG, "--depth or FORESAY_DEPTH: expected auto or 0 to %d, found \"%s\"", DEPTH_MAX, o->depth);
     if (strcmp(o->acceptance, "seeded") && strcmp(o->acceptance, "exact"))
         return err_set(e, ERR_ARG, "--acceptance: expected seeded or exact, found \"%s\"", o->acceptance);
     r->acceptance = !strcmp(o->acceptance, "exact") ? ACCEPT_EXACT : ACCEPT_SEEDED;
@@ -119,6 +120,9 @@ static int read_request(struct session *s, const struct session_options *o, stru
         return err_set(e, ERR_ARG, "--pack: expected auto, on or off, found \"%s\"", o->pack);
     if (o->stop && !*o->stop)
         return err_set(e, ERR_ARG, "--stop: expected some text, found none");
+    free(s->stop_text);
+    s->stop_text = NULL;
+    r->stop = (struct stop_strings){0};
     if (o->stop) {
         s->stop_text = xstrdup(o->stop);
         r->stop = (struct stop_strings){&s->stop_text, 1};
@@ -182,6 +186,29 @@ int session_open(struct session *s, const struct session_options *o, int n_seqs,
     return rc;
 }
 
+int session_set(struct session *s, struct session_options *o, const char *name, const char *value)
+{
+    static const char *const fixed[] = {"ctx", "threads", "isa", "pack", "drafters", "model"};
+    struct session_options changed = *o;
+    struct opt opts[SESSION_OPTS];
+    struct err e = {0};
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        if (!strcmp(name, fixed[i])) {
+            cli_print(stderr, "foresay: %s can't change while the model is open\n", name);
+            return -1;
+        }
+    if (opt_set(opts, session_opts(&changed, opts), name, arena_strndup(&s->words, value, strlen(value))))
+        return -1;
+    int rc = read_request(s, &changed, &e);
+    if (!rc) {
+        *o = changed;
+        return 0;
+    }
+    cli_fail(&e);
+    rc = read_request(s, o, &e); // as before
+    return -1;
+}
+
 void session_close(struct session *s)
 {
     gen_free(s->gen);
@@ -190,6 +217,7 @@ void session_close(struct session *s)
         chat_close(&s->chat);
     instance_close(&s->in);
     sampling_free(&s->request.sampling);
+    arena_free(&s->words);
     free(s->stop_text);
     free(s->path);
     *s = (struct session){0};

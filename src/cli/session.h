@@ -30,10 +30,14 @@ struct session {
     struct gen_request request; // settings of the command line over those of the package
     const char *sampling_source[N_SAMPLING];
     char *stop_text;
+    struct arena words; // values that session_set was given
 };
 
 /* n_seqs: sequences the engine holds (answers and kept prefixes). */
 MUST_CHECK int session_open(struct session *s, const struct session_options *o, int n_seqs, struct err *e);
+/* Changes one setting of answers as its option does (o: those the session was opened with, updated); what the
+ * open model was built for can't be changed. A sentence goes to standard error if it fails, and nothing changes. */
+MUST_CHECK int session_set(struct session *s, struct session_options *o, const char *name, const char *value);
 void session_close(struct session *s);
 
 /* Ids of a one-message chat (with a system text if not NULL), or of raw text. */

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/session.h"
 
@@ -40,7 +41,10 @@ static void keep_token(void *ud, const struct token_event *ev)
         p->cap = p->cap ? 2 * p->cap : 256;
         p->pieces = xrealloc(p->pieces, (size_t)p->cap * sizeof *p->pieces);
     }
-    buf_add(&p->text, ev->text, ev->n_text);
+    char *piece = xmalloc(ev->n_text + 1);
+    memcpy(piece, ev->text, ev->n_text);
+    buf_add(&p->text, piece, utf8_clean(piece, ev->n_text, true));
+    free(piece);
     p->pieces[p->n++] = (struct piece){p->text.n, ev->draft};
 }
 
@@ -63,11 +67,8 @@ static int print_cells(const struct pane *p, size_t *at, int width, bool colours
         if (colours && draft != shown)
             fputs(colour(draft), stdout);
         shown = draft;
-        if (c == '\t' || c < 0x20)
-            putchar(' ');
-        else
-            fwrite(p->text.p + *at, 1, *at + (size_t)len <= p->text.n ? (size_t)len : 1, stdout);
-        *at += *at + (size_t)len <= p->text.n ? (size_t)len : 1;
+        fwrite(c == '\t' ? " " : p->text.p + *at, 1, (size_t)len, stdout);
+        *at += (size_t)len;
         used += cells;
     }
     if (colours)
@@ -145,7 +146,7 @@ static int compare(struct session *s, const char *prompt, bool raw, bool json, s
         buf_free(&line);
         const struct gen_stats *st = gen_stats(s->gen);
         if (!st->drafted_by[DRAFTER_MTP] && !st->drafted_by[DRAFTER_COPY])
-            printf("nothing was drafted%s%s: both sides are plain decoding\n", s->in.head.health == MTP_OK ? "" : ", ",
+            cli_print(stdout, "nothing was drafted%s%s: both sides are plain decoding\n", s->in.head.health == MTP_OK ? "" : ", ",
                    s->in.head.health == MTP_OK ? "" : s->in.head.why);
         if (identical)
             printf("identical: yes, %.1fx (%.1f against %.1f tok/s, %d tokens)\n", ra > 0 ? rb / ra : 0, rb, ra, nb);

@@ -49,7 +49,7 @@ static bool show(void *ud, const char *step, double done)
         if (s->is_tty)
             fprintf(stderr, "\r\033[K%s: %d %%", step, percent);
         else if (is_new)
-            fprintf(stderr, "%s ...\n", step);
+            cli_print(stderr, "%s ...\n", step);
     }
     s->step = step;
     s->percent = percent;

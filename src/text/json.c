@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 #include "base/rng.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 enum { SMALL_OBJECT = 16 }; // up to so many keys are compared pairwise
 

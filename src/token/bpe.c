@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 int ids_reserve(struct ids *ids, size_t n)
 {

@@ -1,7 +1,7 @@
 /* Ids to text. At most three bytes wait for the rest of their character. */
 #include <string.h>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "token/model.h"
 
 static const char REPLACEMENT[] = "\xEF\xBF\xBD";

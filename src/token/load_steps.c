@@ -4,7 +4,7 @@
 
 #include "token/fields.h"
 #include "token/model.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 enum { MAX_NESTED = 4 };
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "token/unicode.h"
 #include "token/unicode_table.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "token/unicode.h"
 
 #define TAIL "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "token/unicode.h"
 
 struct view view_part(const struct view *v, size_t from, size_t to)

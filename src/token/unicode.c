@@ -3,7 +3,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "token/unicode_table.h"
 
 _Static_assert(UNICODE_NUMERIC17 == 0x1FFFF, "UNICODE_NUMERIC17_PATTERN names the generated stand-in");

@@ -7,7 +7,7 @@
 #include <xxhash.h>
 
 #include "base/rng.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 void vocab_init(struct vocab *v) { *v = (struct vocab){.max_id = -1, .seed = rng_entropy()}; }
 

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -290,10 +291,70 @@ def test_output_that_cannot_be_written_is_an_error():
         assert p.returncode == 1 and "cannot write" in p.stderr.decode(), (args, p.returncode, p.stderr)
 
 
+def test_a_prompt_comes_through_a_pipe():
+    want = answer("-p", "Hello", "--seed", "1", "--max-tokens", "8")["ids"]
+    with tempfile.TemporaryDirectory() as d:
+        os.mkfifo(d + "/fifo")
+        p = subprocess.Popen([FORESAY, "run", "--json", "-f", d + "/fifo", "--seed", "1", "--max-tokens", "8"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        with open(d + "/fifo", "w") as f:
+            f.write("Hello")
+        assert json.loads(p.communicate(timeout=60)[0])["ids"] == want and p.returncode == 0
+    assert answer("-f", "-", "--seed", "1", "--max-tokens", "8", text="Hello")["ids"] == want
+
+
+ESCAPES = "\033]0;title\a\033[31m\u009b7m\u202e\x7f"
+
+
+def assert_is_text(what, where):
+    assert not [c for c in what if (ord(c) < 32 and c not in "\n\r") or 0x7f <= ord(c) < 0xa0 or c == "\u202e"], f"{where}: {what!r}"
+
+
+def test_names_and_files_cannot_steer_the_terminal():
+    with tempfile.TemporaryDirectory() as d:
+        named = f"{d}/model{ESCAPES}"
+        shutil.copytree(DEMO, named)
+        for args in (["run", named, "-p", "hi", "--max-tokens", "2", "--verbose"], ["inspect", named], ["list", "--paths"], ["run", named + "x", "-p", "hi"],
+                     ["try", named, "--max-tokens", "2"], ["run", "-p", "hi", "--de" + ESCAPES, "1"], ["run", "--depth", ESCAPES, "-p", "hi"], [ESCAPES]):
+            code, out, err = foresay(*args, env={**os.environ, "FORESAY_MODELS": d})
+            assert_is_text(out + err, args)
+        config = json.load(open(named + "/config.json"))
+        config["model_type"] = config["architectures"][0] = "qwen" + ESCAPES
+        config["text_config"] = ESCAPES
+        json.dump(config, open(named + "/config.json", "w"))
+        with open(named + "/chat_template.jinja", "w") as f:
+            f.write("{{ raise_exception('" + ESCAPES + "') }}")
+        for args in (["run", named, "-p", "hi"], ["inspect", named], ["list"], ["verify", named, "--quick"]):
+            code, out, err = foresay(*args, env={**os.environ, "FORESAY_MODELS": d})
+            assert_is_text(out + err, args)
+
+
+def test_settings_of_a_chat():
+    t = Terminal("run", "--max-tokens", "5")
+    t.wait_for("> ")
+    for wrong in ("top-k 99999999999", "max_tokens 1e300", "seed -1", "seed 1.5", "seed 1e30", "temperature nan", "depth 9", "depth", "acceptance maybe", "stop "):
+        t.send(f"/set {wrong}\n")
+        t.wait_for("expected")
+    for wrong in ("threads 3", "model x"):
+        t.send(f"/set {wrong}\n")
+        t.wait_for("can't change")
+    t.send("/set bogus 3\n")
+    t.wait_for('no setting "bogus"')
+    t.send("/bogus\n")
+    t.wait_for('no command "/bogus"')
+    for right in ("max_tokens 3", "max-tokens 4", "depth 2", "temperature 0", "stop a b"):
+        t.send(f"/set {right}\n")
+        t.wait_for("is now " + right.split(" ", 1)[1])
+    t.send("Hello\n")
+    t.wait_for("depth 2")
+    t.wait_for("> ")
+    t.send("/bye\n")
+    assert t.end() == 0
+
+
 def test_a_fifo_is_refused():
     with tempfile.TemporaryDirectory() as d:
         os.mkfifo(d + "/fifo")
-        for args in (["run", d + "/fifo", "-p", "hi"], ["inspect", d + "/fifo"], ["run", "-f", d + "/fifo"]):
+        for args in (["run", d + "/fifo", "-p", "hi"], ["inspect", d + "/fifo"]):
             p = subprocess.run([FORESAY, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
             assert p.returncode == 1 and "regular file" in p.stderr.decode(), (args, p.stderr)
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "token/tokenizer.h"
 
 enum { ROUNDS = 3000, MAX_PARTS = 24 };

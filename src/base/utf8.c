@@ -1,4 +1,6 @@
-#include "text/utf8.h"
+#include "base/utf8.h"
+
+#include <string.h>
 
 int utf8_next(const char *str, size_t n, int32_t *cp)
 {
@@ -61,4 +63,33 @@ int utf8_put(int32_t cp, char *out)
     out[2] = (char)(0x80 | (cp >> 6 & 0x3F));
     out[3] = (char)(0x80 | (cp & 0x3F));
     return 4;
+}
+
+static bool is_unseen(int32_t cp)
+{
+    bool is_control = cp < 0x20 || (cp >= 0x7F && cp < 0xA0);
+    bool is_bidi = cp == 0x061C || cp == 0x200E || cp == 0x200F || (cp >= 0x202A && cp <= 0x202E) || (cp >= 0x2066 && cp <= 0x2069);
+    return is_control || is_bidi || cp == 0x2028 || cp == 0x2029;
+}
+
+size_t utf8_clean(char *s, size_t n, bool keep_lines)
+{
+    size_t to = 0;
+    int32_t cp;
+    for (size_t at = 0; at < n;) {
+        int len = utf8_next(s + at, n - at, &cp);
+        if (!len)
+            break;
+        if (cp == '\n' || cp == '\t')
+            s[to++] = keep_lines ? (char)cp : ' ';
+        else if (cp < 0 || is_unseen(cp)) // cp < 0: invalid
+            s[to++] = cp == '\r' ? ' ' : '?';
+        else {
+            memmove(s + to, s + at, (size_t)len);
+            to += (size_t)len;
+        }
+        at += (size_t)len;
+    }
+    s[to] = 0;
+    return to;
 }
